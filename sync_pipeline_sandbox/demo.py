@@ -121,7 +121,7 @@ def run(settings: Settings, console: Console, now: datetime | None = None) -> li
             # A company does this from its directory.
             for person in TEAM:
                 people.link(conn, person.name, person.accounts)
-        where = sample_gitlab.choose_place(folder, now)
+        where = sample_gitlab.choose_address(folder, now)
         with database.connection() as conn:
             is_known = any(one.url.startswith(f"{where.url}/") for one in repos.list_all(conn))
         if where.changed and not is_known:
@@ -135,7 +135,7 @@ def _sync_twice(
     settings: Settings, console: Console, database: Database, folder: Path, sample: sample_gitlab.Sample
 ) -> list[Line]:
     """Sync, let the sources change if they did not before, and sync again."""
-    where = sample.place
+    where = sample.address
     addresses = sample_svn.create(folder, where.anchor, edited=where.changed)
     settings = settings.model_copy(
         update={
@@ -159,7 +159,7 @@ def _sync_twice(
     sync.revisions(heads)
     sync.projects(gitlab, projects)
     if sync.is_healthy:
-        if not sample.place.changed:
+        if not sample.address.changed:
             console.print("demo: the sources change: a force push, a deleted note, ...", style="dim")
             sample.go_on()
             sample_svn.edit(folder, edited=True)
@@ -256,7 +256,7 @@ class Sync:
         windows: Sequence[Window] | None = None,
     ) -> None:
         """One run: of the windows, or an incremental."""
-        with progress_bar(self.console, " and ".join(job_types).replace("_", " "), rows) as told:
+        with progress_bar(self.console, " and ".join(job_types).replace("_", " "), rows) as show_counts:
             self.reports += execute(
                 self.settings,
                 repo_ids=[one.repo_id for one in repositories],
@@ -265,7 +265,7 @@ class Sync:
                 windows=windows,
                 actor="demo",
                 reason="demo",
-                on_counts=lambda counts: told(sum(counts.values(), Counts())),
+                on_counts=lambda counts: show_counts(sum(counts.values(), Counts())),
             )
 
 
@@ -286,7 +286,7 @@ def register(settings: Settings, database: Database, text: str) -> Repository:
 def youngest(address: str) -> int:
     """How many revisions the source has, read from the repository itself and not through our reader."""
     path = Path(unquote(address.removeprefix("file://")))
-    return _number_said_by(["svnlook", "youngest", str(path)])
+    return _number_printed_by(["svnlook", "youngest", str(path)])
 
 
 def held(project: Project, job_type: JobType) -> int:
@@ -301,10 +301,10 @@ def held(project: Project, job_type: JobType) -> int:
         )
     assert project.repository is not None
     command = ["git", "-C", str(project.repository.path), "rev-list", "--branches", "--tags", "--count"]
-    return _number_said_by(command)
+    return _number_printed_by(command)
 
 
-def _number_said_by(command: Sequence[str]) -> int:
+def _number_printed_by(command: Sequence[str]) -> int:
     environment = child_environment(["HOME"], LC_ALL="C.UTF-8")
     return int(subprocess.run(command, check=True, capture_output=True, env=environment).stdout)
 

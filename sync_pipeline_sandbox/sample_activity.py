@@ -107,7 +107,7 @@ _QUESTIONS = (
     "Could this share code with the parser?",
     "Is the unit here millimetres?",
 )
-_ANSWERS = (
+_REPLIES = (
     "It could; it returns early now.",
     "Good point, it is a setting now.",
     "Added.",
@@ -169,20 +169,20 @@ class Activity:
         if following is not None:
             heappush(self._queue, (following, number, script))
 
-    def _project(self, group: Group, path: str, people: Mapping[str, Row]) -> _Work:
-        place = self._folder / f"{path}.git"
-        shutil.rmtree(place, ignore_errors=True)
-        git = GitRepository.create(place)
-        work = _Work(self._gitlab, self._gitlab.project(path, group=group, repository=git), people)
+    def _project(self, group: Group, path: str, people: Mapping[str, Row]) -> _ProjectScripts:
+        folder = self._folder / f"{path}.git"
+        shutil.rmtree(folder, ignore_errors=True)
+        git = GitRepository.create(folder)
+        work = _ProjectScripts(self._gitlab, self._gitlab.project(path, group=group, repository=git), people)
         work.push(_ADA, "main", "Begin\n", {"README.md": f"# {path.title()}\n"}, parents=[])
         return work
 
     # -- merge requests -----------------------------------------------------------------------------------
 
-    def _topic(self, work: _Work, topic: Topic, number: int) -> Script:
+    def _topic(self, work: _ProjectScripts, topic: Topic, number: int) -> Script:
         """A merge request as most are: commits, review, more commits, an end."""
         author, reviewer = TEAM[number % 6], TEAM[(number + 1 + number // 6 % 3) % 6]
-        question, answer = _QUESTIONS[number % 5], _ANSWERS[number % 5]
+        question, answer = _QUESTIONS[number % 5], _REPLIES[number % 5]
         opened = self.anchor - timedelta(days=topic.days)
         for step in range(1 + number % 2):
             yield opened - timedelta(hours=6 - 3 * step)
@@ -211,7 +211,7 @@ class Activity:
         yield moment + timedelta(minutes=10 + 3 * number)
         work.merge(request, topic, by=reviewer, author=author)
 
-    def _forgotten(self, work: _Work) -> Script:
+    def _forgotten(self, work: _ProjectScripts) -> Script:
         """A merge request that has been open for 60 days."""
         topic = Topic(60.1, "Replace the filter of the encoder", "feature", End.OPEN)
         yield self.anchor - timedelta(days=topic.days, hours=2)
@@ -221,7 +221,7 @@ class Activity:
         yield self.anchor - timedelta(days=topic.days - 2)
         work.comment(request, _ESI, "Did you measure this on the small machine?")
 
-    def _reformatted(self, work: _Work) -> Script:
+    def _reformatted(self, work: _ProjectScripts) -> Script:
         """A bulk change."""
         topic = Topic(40.1, "Reformat all sources", "maintenance", End.MERGE)
         files = {f"src/generated/part_{number:02d}.py": _code(12) for number in range(60)}
@@ -235,7 +235,7 @@ class Activity:
         yield self.anchor - timedelta(days=topic.days, hours=-4)
         work.merge(request, topic, by=_ADA, author=_GRACE)
 
-    def _rewritten(self, work: _Work) -> Script:
+    def _rewritten(self, work: _ProjectScripts) -> Script:
         """Seen by both syncs: a force push, a withdrawn approval, a resolved thread and a deleted note."""
         topic = Topic(3.2, "Smooth the acceleration", "performance", End.OPEN)
         yield self.anchor - timedelta(days=topic.days, hours=5)
@@ -263,7 +263,7 @@ class Activity:
         work.withdraw(request, _GRACE)
         work.comment(request, _GRACE, "The new version rounds differently; I will read it again.")
 
-    def _finished_later(self, work: _Work) -> Script:
+    def _finished_later(self, work: _ProjectScripts) -> Script:
         """Open at the first sync, merged and its branch deleted at the second."""
         topic = Topic(2.3, "Print the tool list", "feature", End.SQUASH)
         yield self.anchor - timedelta(days=topic.days, hours=3)
@@ -277,7 +277,7 @@ class Activity:
         yield self.anchor + timedelta(minutes=25)
         work.merge(request, topic, by=_BJORN, author=_ESI)
 
-    def _opened_later(self, work: _Work) -> Script:
+    def _opened_later(self, work: _ProjectScripts) -> Script:
         """Not there at the first sync."""
         topic = Topic(0.0, "Snap to the grid", "feature", End.OPEN)
         yield self.anchor + timedelta(minutes=30)
@@ -287,7 +287,7 @@ class Activity:
 
 
 @dataclass
-class _Work:
+class _ProjectScripts:
     """One project and the actions of people in it, at the time of the server's clock."""
 
     gitlab: GitLab

@@ -32,7 +32,7 @@ _CHANGES_TAKE = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Address:
     """Address and token of the server, and the time up to which the first sync sees it (UTC). ``changed``: it
     has continued after that.
     """
@@ -49,10 +49,10 @@ class Place:
 
 
 class Sample:
-    """The running server. ``place`` has its address, and how far it has come."""
+    """The running server. ``address`` has its address, and how far it has come."""
 
-    def __init__(self, folder: Path, place: Place, server: Server, activity: Activity) -> None:
-        self.place = place
+    def __init__(self, folder: Path, address: Address, server: Server, activity: Activity) -> None:
+        self.address = address
         self.server = server
         self._folder = folder
         self._activity = activity
@@ -60,20 +60,20 @@ class Sample:
 
     def go_on(self) -> None:
         """Do the changes that the second sync finds. From here on the server has the time of this machine."""
-        self.place = replace(self.place, changed=True)
+        self.address = replace(self.address, changed=True)
         # First the file: a demo that is killed goes on from here.
-        _write(self._folder, self.place)
+        _write(self._folder, self.address)
         self._advance()
 
     def _advance(self) -> None:
         with self.server.gitlab.lock:
-            self._activity.advance(self.place.anchor)
-            if self.place.changed:
-                self._activity.advance(self.place.anchor + _CHANGES_TAKE)
+            self._activity.advance(self.address.anchor)
+            if self.address.changed:
+                self._activity.advance(self.address.anchor + _CHANGES_TAKE)
                 self.server.gitlab.clock.fixed = None
 
 
-def place(folder: Path) -> Place | None:
+def address(folder: Path) -> Address | None:
     """The place that was chosen when the demo first ran in ``folder``; None if it never did."""
     file = folder / _FILE
     try:
@@ -84,41 +84,41 @@ def place(folder: Path) -> Place | None:
                 "export SCM_STATE_DIR=.state/demo"
             )
         anchor = datetime.fromisoformat(found["anchor"])
-        return Place(int(found["port"]), str(found["token"]), anchor, bool(found["changed"]))
+        return Address(int(found["port"]), str(found["token"]), anchor, bool(found["changed"]))
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
         raise ConfigurationError(f"{file} is damaged; delete it and run: ./dev demo") from None
 
 
-def choose_place(folder: Path, now: datetime | None = None) -> Place:
+def choose_address(folder: Path, now: datetime | None = None) -> Address:
     """The place of the server, chosen ``now`` (UTC) if it was not before."""
-    known = place(folder)
+    known = address(folder)
     if known is not None:
         return known
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "gitlab.lock").open("w") as lock, socket.socket() as free:
         # Two demos with two ports would write the same repositories.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if (known := place(folder)) is not None:
+        if (known := address(folder)) is not None:
             return known
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
         # The changes after the anchor take less than the remaining hour.
         hour = (now or clock.now()).replace(minute=0, second=0, microsecond=0)
-        fresh = Place(port, f"glpat-{secrets.token_hex(10)}", hour - _CHANGES_TAKE)
+        fresh = Address(port, f"glpat-{secrets.token_hex(10)}", hour - _CHANGES_TAKE)
         _write(folder, fresh)
         return fresh
 
 
 def begin_again(folder: Path) -> None:
     """Reset the server to the state of the first sync, for an empty database."""
-    known = place(folder)
+    known = address(folder)
     if known is not None:
         _write(folder, replace(known, changed=False))
 
 
-def _write(folder: Path, content: Place) -> None:
+def _write(folder: Path, content: Address) -> None:
     """Write the file atomically and readable by its owner only, because it holds the token."""
     text = json.dumps(
         {
@@ -144,7 +144,7 @@ def start(folder: Path) -> Iterator[Sample]:
     """Serve the sample whose repositories are below ``folder``. Raises ConfigurationError if its port is in
     use.
     """
-    where = choose_place(folder)
+    where = choose_address(folder)
     gitlab = GitLab(first_id=1001)
     with ExitStack() as stack:
         # The port comes first: whoever has it may make the repositories anew. Requests wait for the lock.
@@ -165,7 +165,7 @@ def main() -> int:
     serves it; 3 before the demo has run.
     """
     try:
-        where = place(load_settings().state_dir / "samples")
+        where = address(load_settings().state_dir / "samples")
     except SyncError as error:
         print(f"sample_gitlab: {error}", file=sys.stderr)
         return 3

@@ -22,7 +22,7 @@ def main() -> None:
         try:
             settings = load_settings()
             folder = settings.state_dir / "samples"
-            where = sample_gitlab.place(folder)
+            where = sample_gitlab.address(folder)
             # A shell that was told of the sample has no GitLab of its own.
             others = [server for server in settings.gitlab_servers() if where and server.url != where.url]
             if where is not None and not others and ui.running(settings) is None:

@@ -59,8 +59,8 @@ class Violation:
     text: str
 
     def __str__(self) -> str:
-        place = self.path.relative_to(ROOT) if self.path.is_relative_to(ROOT) else self.path
-        return f"{place}:{self.line}: {self.rule}: {self.text}"
+        target = self.path.relative_to(ROOT) if self.path.is_relative_to(ROOT) else self.path
+        return f"{target}:{self.line}: {self.rule}: {self.text}"
 
 
 @dataclass(slots=True)

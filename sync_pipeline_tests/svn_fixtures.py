@@ -44,14 +44,14 @@ class SvnRepository:
     @property
     def youngest(self) -> int:
         """Its HEAD."""
-        return int(self.look("youngest"))
+        return int(self.svnlook("youngest"))
 
     @property
     def uuid(self) -> str:
         """Its UUID."""
-        return self.look("uuid").strip()
+        return self.svnlook("uuid").strip()
 
-    def look(self, command: str, *arguments: str) -> str:
+    def svnlook(self, command: str, *arguments: str) -> str:
         """What ``svnlook`` says."""
         return _run(["svnlook", command, *arguments[:-1], str(self.path), *arguments[-1:]]).decode()
 

@@ -147,15 +147,15 @@ def on_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def notified(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects what Dagster would be told of catalog changes; that it is told is proven end to end."""
     seen: list[str] = []
 
-    def tell(settings: Settings, database: Database) -> None:
+    def notify(settings: Settings, database: Database) -> None:
         registration.export_catalog(database, settings)
-        seen.append("told")
+        seen.append("notified")
 
-    monkeypatch.setattr(shared, "after_catalog_change", tell)
+    monkeypatch.setattr(shared, "after_catalog_change", notify)
     return seen
 
 
@@ -486,15 +486,15 @@ def _with_our_path() -> dict[str, str]:
     ],
 )
 def test_what_cannot_be_registered_leaves_no_trace(
-    scm: Scm, on_database: Database, told: list[str], spec: str, part: str
+    scm: Scm, on_database: Database, notified: list[str], spec: str, part: str
 ) -> None:
     scm("repo", "add", spec).refused(3, part)
     assert scm("repo", "list", "--all", "--json").json == []
-    assert told == []
+    assert notified == []
 
 
 def test_the_catalog_shows_access_in_the_words_of_the_status_report(
-    scm: Scm, on_database: Database, told: list[str], repository_url: str
+    scm: Scm, on_database: Database, notified: list[str], repository_url: str
 ) -> None:
     number = scm("repo", "add", f"svn:{repository_url}", "--json").json["repo_id"]
     [listed] = scm("repo", "list", "--json").json
@@ -515,20 +515,20 @@ def test_a_host_that_does_not_answer_is_one_line(scm: Scm, on_database: Database
 
 
 def test_a_repository_is_added_listed_shown_and_retired(
-    scm: Scm, on_database: Database, told: list[str], repository_url: str, tmp_path: Path
+    scm: Scm, on_database: Database, notified: list[str], repository_url: str, tmp_path: Path
 ) -> None:
     spec = f"svn:{repository_url}"
     assert "would be registered: HEAD r3" in scm("repo", "add", spec, "--dry-run").out
     assert scm("repo", "list", "--json").json == []
     added = scm("repo", "add", f"{spec}/", "--json", "--tenant", "shop").json
     assert (added["result"], added["spec"], added["head"], added["origin"]) == ("registered", spec, 3, 1)
-    assert told == ["told"]
+    assert notified == ["notified"]
     assert (
         json.loads((tmp_path / "state" / "catalog.json").read_text())["repositories"][0]["tenant"] == "shop"
     )
     again = scm("repo", "add", spec)
     assert again == Done(0, f"{spec} is registered already as repository {added['repo_id']}\n", "")
-    assert told == ["told"]
+    assert notified == ["notified"]
     header, line = scm("repo", "list").out.splitlines()
     names = ["repo_id", "spec", "path", "tenant", "slug", "access", "root", "lifecycle"]
     assert header.split("\t") == names
@@ -542,14 +542,14 @@ def test_a_repository_is_added_listed_shown_and_retired(
     assert scm(*retire, "--dry-run", "--json").json["result"] == "would_retire"
     assert scm(*retire, "--json").json["result"] == "retired"
     assert "was retired before" in scm(*retire).out
-    assert told == ["told", "told"]
+    assert notified == ["notified", "notified"]
     assert scm("repo", "list", "--json").json == []
     assert scm("repo", "list", "--all", "--json").json[0]["lifecycle"] == "retired"
     scm("runner", "incremental", "--repo", spec).refused(3, "is retired")
 
 
 def test_a_repository_whose_server_moved_is_relocated(
-    scm: Scm, on_database: Database, told: list[str], repository_url: str, tmp_path: Path
+    scm: Scm, on_database: Database, notified: list[str], repository_url: str, tmp_path: Path
 ) -> None:
     number = scm("repo", "add", f"svn:{repository_url}", "--json").json["repo_id"]
     assert scm("runner", "incremental", "--repo", str(number)).code == 0
@@ -561,10 +561,10 @@ def test_a_repository_whose_server_moved_is_relocated(
     assert tried == (
         f"repository {number} would be relocated: {new}, HEAD r3, 3 stored revisions are the same\n"
     )
-    assert told == ["told"]
+    assert notified == ["notified"]
     done = scm(*relocate, "--json").json
     assert (done["result"], done["old_url"], done["url"]) == ("relocated", repository_url, new)
-    assert told == ["told", "told"]
+    assert notified == ["notified", "notified"]
     assert "is there already" in scm(*relocate).out
     shown = scm("repo", "show", str(number), "--json").json
     assert (shown["svn_root"], shown["events"][-1]["reason"]) == (new, "new disk")
@@ -586,7 +586,7 @@ def gitlab(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitLab]:
 
 
 def test_a_project_is_added_listed_shown_and_retired(
-    scm: Scm, on_database: Database, told: list[str], gitlab: GitLab
+    scm: Scm, on_database: Database, notified: list[str], gitlab: GitLab
 ) -> None:
     plan = scm("repo", "add", "gitlab:platform/api", "--dry-run")
     assert plan.out.startswith("gitlab:platform/api would be registered: live from ")
@@ -599,7 +599,7 @@ def test_a_project_is_added_listed_shown_and_retired(
     added = scm("repo", "add", "gitlab:platform/api", "--json").json
     assert (added["result"], added["path"], added["spec"]) == ("registered", "platform/api", "gitlab:1")
     assert added["history_windows"]
-    assert told == ["told"]
+    assert notified == ["notified"]
     assert "is registered already as repository" in scm("repo", "add", "gitlab:1").out
     assert "instance" not in scm("repo", "list").out
     with on_database.connection() as conn:
@@ -622,7 +622,7 @@ def test_a_project_is_added_listed_shown_and_retired(
 
 
 def test_a_root_is_added_synced_listed_and_retired(
-    scm: Scm, on_database: Database, told: list[str], gitlab: GitLab
+    scm: Scm, on_database: Database, notified: list[str], gitlab: GitLab
 ) -> None:
     group = gitlab.find_group("platform")
     assert group is not None
@@ -631,18 +631,18 @@ def test_a_root_is_added_synced_listed_and_retired(
     assert plan.out == "platform/api\ngitlab:group:platform: 1 projects, 1 would be registered\n"
     tried = scm("root", "add", "gitlab:group:platform", "--exclude", "*/api", "--dry-run", "--json").json
     assert (tried["result"], tried["listed"], tried["would_register"]) == ("would_add", 1, [])
-    assert (scm("root", "list", "--json").json, told) == ([], [])
+    assert (scm("root", "list", "--json").json, notified) == ([], [])
     added = scm("root", "add", "gitlab:group:platform", "--include", "platform/*", "--json").json
     assert (added["result"], added["registered"]) == ("added", [{"repo_id": 1, "path": "platform/api"}])
-    assert told == ["told"]
+    assert notified == ["notified"]
     assert "1 projects, 1 match, nothing new" in scm("root", "sync").out
-    assert told == ["told"]
+    assert notified == ["notified"]
     gitlab.project("web", group=group)
     assert (
         scm("root", "sync", "gitlab:group:platform", "--json").json[0]["registered"][0]["path"]
         == "platform/web"
     )
-    assert told == ["told", "told"]
+    assert notified == ["notified", "notified"]
     (root,) = scm("root", "list", "--json").json
     assert (root["root"], root["repositories"], root["include"]) == (
         "gitlab:group:platform",
@@ -665,7 +665,7 @@ def test_a_root_is_added_synced_listed_and_retired(
 
 
 def test_a_lost_snapshot_is_written_by_the_next_add(
-    scm: Scm, on_database: Database, told: list[str], repository_url: str, tmp_path: Path
+    scm: Scm, on_database: Database, notified: list[str], repository_url: str, tmp_path: Path
 ) -> None:
     scm("repo", "add", f"svn:{repository_url}")
     (tmp_path / "state" / "catalog.json").unlink()
@@ -677,7 +677,7 @@ def test_a_lost_snapshot_is_written_by_the_next_add(
 
 
 def test_a_list_is_added_as_far_as_it_can_be(
-    scm: Scm, on_database: Database, told: list[str], repository_url: str, tmp_path: Path
+    scm: Scm, on_database: Database, notified: list[str], repository_url: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "repos.toml"
     entry = '[[repository]]\nspec = "{}"\n'
@@ -687,7 +687,7 @@ def test_a_list_is_added_as_far_as_it_can_be(
     assert [document["result"] for document in done.json] == ["failed", "registered"]
     assert done.err.count("\n") == 1
     assert "nonsense" in done.err
-    assert told == ["told"]
+    assert notified == ["notified"]
     path.write_text(entry.format("nonsense") * 2)
     assert scm("repo", "add", "--file", path).code == 2
     path.write_text("[[repository]")
@@ -713,7 +713,7 @@ def test_a_list_is_added_as_far_as_it_can_be(
 def test_a_window_that_does_not_exist_is_refused_before_anything_is_written(
     scm: Scm,
     on_database: Database,
-    told: list[str],
+    notified: list[str],
     repository_url: str,
     arguments: tuple[str, ...],
     part: str,
@@ -729,7 +729,7 @@ def test_an_unknown_repository_is_refused_by_name(scm: Scm, on_database: Databas
 
 
 def test_a_dry_run_shows_what_is_missing_and_writes_nothing(
-    scm: Scm, on_database: Database, told: list[str], repository_url: str
+    scm: Scm, on_database: Database, notified: list[str], repository_url: str
 ) -> None:
     scm("repo", "add", f"svn:{repository_url}")
     command = ("runner", "backfill", "--repo", f"svn:{repository_url}", "--start-rev", "2", "--dry-run")
@@ -756,7 +756,7 @@ def test_a_repository_whose_source_is_gone_is_one_line(
 
 
 def test_facts_are_derived_anew_without_a_server(
-    scm: Scm, on_database: Database, told: list[str], gitlab: GitLab, monkeypatch: pytest.MonkeyPatch
+    scm: Scm, on_database: Database, notified: list[str], gitlab: GitLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project,) = gitlab.projects.values()
     author = next(iter(gitlab.users.values()))
@@ -962,7 +962,7 @@ def test_the_reaper_tells_what_is_lost_and_ends_it_in_a_loop_until_it_is_stopped
 
 
 def test_scheduler_and_worker_sync_without_a_daemon_and_stop_when_they_are_told(
-    scm: Scm, on_database: Database, repository_url: str, told: list[str], start: Callable[..., Process]
+    scm: Scm, on_database: Database, repository_url: str, notified: list[str], start: Callable[..., Process]
 ) -> None:
     assert scm("repo", "add", f"svn:{repository_url}").code == 0
     planned = scm("scheduler", "--dry-run", "--json").json
@@ -1036,7 +1036,7 @@ def _svn_below(pid: int) -> list[psutil.Process]:
 
 
 def test_what_is_paused_is_listed_refused_and_resumed(
-    scm: Scm, on_database: Database, repository_url: str, told: list[str]
+    scm: Scm, on_database: Database, repository_url: str, notified: list[str]
 ) -> None:
     assert scm("repo", "add", f"svn:{repository_url}").code == 0
     made = scm("admin", "pause", "--instance", "local", "--for", "2h", "--reason", "upgrade", "--json")
@@ -1140,10 +1140,10 @@ def test_verify_names_records_that_disagree(scm: Scm, on_database: Database) -> 
     found = scm("db", "verify", "--json")
     assert (found.code, found.json["exit_code"], found.json["passed"]) == (2, 2, False)
     assert [proof["name"] for proof in found.json["proofs"] if not proof["passed"]] == ["coverage"]
-    told = scm("admin", "verify")
-    assert told.code == 2
-    assert "coverage: 1 row disagrees: Coverage, origin and generation" in told.out
-    assert "{[1,9)}" in told.out
+    notified = scm("admin", "verify")
+    assert notified.code == 2
+    assert "coverage: 1 row disagrees: Coverage, origin and generation" in notified.out
+    assert "{[1,9)}" in notified.out
 
 
 # Reports ------------------------------------------------------------------------------------------------
@@ -1341,7 +1341,7 @@ def test_what_is_logged_and_refused_quotes_nothing_that_a_terminal_obeys(
 
 
 def test_a_project_with_a_nasty_path_is_added_without_harm(
-    scm: Scm, on_database: Database, told: list[str], gitlab: GitLab
+    scm: Scm, on_database: Database, notified: list[str], gitlab: GitLab
 ) -> None:
     (project,) = gitlab.projects.values()
     project.path = "a\x1b]0;x\x07\nb"

@@ -122,7 +122,7 @@ def contents(url: str) -> Rows:
         return {name: conn.execute(f"TABLE {name}".encode()).fetchall() for name in names}
 
 
-def told(rows: list[dict[str, Any]], columns: set[str]) -> list[str]:
+def described(rows: list[dict[str, Any]], columns: set[str]) -> list[str]:
     """Rows in a form and order to compare, of these columns only."""
     return sorted(str({name: row[name] for name in sorted(columns)}) for row in rows)
 
@@ -274,7 +274,7 @@ def migrate_and_compare(url: str, before: Rows, new_url: str) -> list[str]:
     for name, rows in before.items():
         kept = [{RENAMED_COLUMNS.get(column, column): value for column, value in row.items()} for row in rows]
         columns = set(kept[0]) if kept else set()
-        assert told(after[RENAMED_TABLES.get(name, name)], columns) == told(kept, columns), name
+        assert described(after[RENAMED_TABLES.get(name, name)], columns) == described(kept, columns), name
     assert schema(url) == schema(new_url), "it is now as if it had been new"
     return list(applied)
 
@@ -297,7 +297,7 @@ def test_after_an_upgrade_nothing_is_read_as_changed_and_what_was_missing_arrive
     after = contents(upgraded.url)
     for table in (f"scm.{name}" for name in FACTS):
         columns = set(before[table][0])
-        assert set(told(before[table], columns)) <= set(told(after[table], columns)), table
+        assert set(described(before[table], columns)) <= set(described(after[table], columns)), table
     # The job that the earlier version queued is the one that is done now.
     [(queued,)] = rows_of(upgraded, "SELECT job_id FROM scm.sync_jobs WHERE status = 'pending'")
     report = syncer.run(request(repos["paint"], Mode.BACKFILL, window=(1, 1001)))

@@ -73,19 +73,19 @@ class Process:
         if self.returncode is None:
             if not select.select([self._report], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
-            told = os.read(self._report, 16)
+            answer = os.read(self._report, 16)
             os.close(self._report)
-            assert told, "the process that others are forked from has ended"
-            self.returncode = int(told)
+            assert answer, "the process that others are forked from has ended"
+            self.returncode = int(answer)
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """What it says until its end; an empty text for a stream that is no pipe."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        said: dict[IO[str], str] = {}
+        outputs: dict[IO[str], str] = {}
 
         def read(stream: IO[str]) -> None:
-            said[stream] = stream.read()
+            outputs[stream] = stream.read()
 
         streams = [stream for stream in (self.stdout, self.stderr) if stream is not None]
         readers = [threading.Thread(target=read, args=(stream,), daemon=True) for stream in streams]
@@ -98,7 +98,7 @@ class Process:
         self.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
         for stream in streams:
             stream.close()
-        out, err = (said.get(stream, "") if stream else "" for stream in (self.stdout, self.stderr))
+        out, err = (outputs.get(stream, "") if stream else "" for stream in (self.stdout, self.stderr))
         return out, err
 
     def send_signal(self, number: int) -> None:

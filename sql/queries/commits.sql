@@ -12,7 +12,7 @@ ON CONFLICT (repo_id, tip, covered, generation) DO UPDATE
        completed_at = NULL
 RETURNING walk_id, tip, covered, next_page, tip_read
 
--- name: turn
+-- name: record_page
 -- Records the page at which a walk continues.
 UPDATE scm.ref_walks SET next_page = %(next_page)s, tip_read = %(tip_read)s WHERE walk_id = %(walk_id)s
 
@@ -28,7 +28,7 @@ SELECT c.commit_sha
  WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(tips)s) AND c.deleted_at IS NULL
    AND w.completed_at IS NOT NULL AND w.generation = %(generation)s
 
--- name: count_poorer
+-- name: count_regressed
 -- Counts copies that were not written because they lack stored line counts or parents.
 SELECT count(*) AS regressed
   FROM scm.git_commits

@@ -18,7 +18,7 @@ SELECT instance, fingerprint, reason, stopped_at, last_seen_at
   FROM scm.revoked_credentials
  ORDER BY instance, fingerprint
 
--- name: unanswered
+-- name: unresolved_stops
 -- Returns the latest refusal of each server that no later visit or run has disproved. It is for processes
 -- that do not hold the tokens.
 SELECT DISTINCT ON (s.instance) s.instance, s.fingerprint, s.reason, s.stopped_at, s.last_seen_at

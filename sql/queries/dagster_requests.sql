@@ -45,7 +45,7 @@ SELECT coalesce(range_agg(revs) @> %(revs)s::int8range, range_agg(period) @> %(p
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND mode = %(mode)s AND status = 'completed'
    AND trigger = 'ui' AND reason = %(reason)s
 
--- name: put_down
+-- name: interrupted
 -- Lists jobs of people whose latest attempt ended with its Dagster run. A job that was dropped or retired
 -- since then has another error. Only Dagster knows who ended the run.
 SELECT j.job_id, j.dagster_run_id

@@ -1,7 +1,7 @@
 -- Statements of sync_pipeline/database/diagnosis.py. They read the state of a PostgreSQL server and our
 -- rights on it.
 
--- name: look
+-- name: inspect
 -- Reads the version of the server, its state and the rights of the account. Only a superuser may see where
 -- the files are.
 SELECT current_setting('server_version_num')::int AS version_number,
@@ -19,7 +19,7 @@ SELECT current_setting('server_version_num')::int AS version_number,
   FROM pg_database AS d
  WHERE d.datname = current_database()
 
--- name: lacking
+-- name: missing_rights
 -- Lists the rights on our tables that the account lacks. The marker row needs only the right to read.
 SELECT n.nspname || '.' || c.relname AS name, string_agg(wanted, ', ' ORDER BY wanted) AS rights
   FROM pg_class AS c

@@ -86,7 +86,7 @@ UPDATE scm.repos
        updated_at = now()
  WHERE repo_id = ANY (%(repo_ids)s) AND lifecycle = 'active'
 RETURNING repo_id, missing_confirmations = 1 AS is_news,
-          missing_confirmations >= %(looks)s
+          missing_confirmations >= %(confirmations)s
           AND vanished_since <= now() - make_interval(secs => %(after)s) AS is_ripe
 
 -- name: leave

@@ -25,7 +25,7 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
        (SELECT count(*) FROM scm.quarantine AS q
          WHERE q.repo_id = w.repo_id AND q.job_type = w.job_type AND q.resolved_at IS NULL) AS quarantined,
        (SELECT count(*) FROM scm.deferred_fetches AS o
-         WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.resolved_at IS NULL) AS obligations,
+         WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.resolved_at IS NULL) AS deferred_fetches,
        (SELECT json_agg(json_build_object('detail', u.detail, 'code', u.error_code, 'error', u.error,
                                           'since', u.since, 'readable_at', u.readable_at) ORDER BY u.detail)
           FROM scm.unreadable_details AS u

@@ -16,6 +16,6 @@ SELECT name, beat_at, seconds, outcome, extract(epoch FROM clock_timestamp() - b
   FROM scm.heartbeats
  ORDER BY name
 
--- name: forget
+-- name: delete
 -- Deletes the heartbeat of a loop that will not tick again.
 DELETE FROM scm.heartbeats WHERE name = %(name)s

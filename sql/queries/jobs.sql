@@ -52,7 +52,7 @@ SELECT job_id FROM joined
 -- Returns whether an asset is registered, after no job could be created.
 SELECT 1 FROM scm.sync_watermarks WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
--- name: uncut
+-- name: lock_for_split
 -- Locks a job that is to be cut, unless a process has claimed it. SKIP LOCKED, because a stopped process
 -- may hold the row.
 SELECT repo_id, job_type, mode, reread, priority, max_attempts, trigger, actor, reason, config_hash,
@@ -122,7 +122,7 @@ SELECT count(DISTINCT (j.repo_id, t.family, j.mode, j.revs, j.period))::int AS a
    AND (j.repo_id, t.family, j.mode, j.revs, j.period)
        IS DISTINCT FROM (mine.repo_id, own.family, mine.mode, mine.revs, mine.period)
 
--- name: bury
+-- name: give_up
 -- Ends a job whose last allowed attempt died with its worker.
 UPDATE scm.sync_jobs
    SET status = 'dead', claim_token = NULL, claim_expires_at = NULL, finished_at = now(), updated_at = now(),
@@ -268,7 +268,7 @@ INSERT INTO scm.sync_batches (batch_id, run_id, batch_no, repo_id, job_type, fen
                               first_key, last_key, read_time, calls, seconds)
 OVERRIDING SYSTEM VALUE
 SELECT %(batch_id)s, %(run_id)s, batches, repo_id, job_type, %(fence)s, %(revs)s, %(period)s, %(covers)s,
-       %(read)s, %(inserted)s, %(updated)s, %(unchanged)s, %(regressed)s, %(quarantined)s, %(owed)s,
+       %(read)s, %(inserted)s, %(updated)s, %(unchanged)s, %(regressed)s, %(quarantined)s, %(deferred)s,
        left(%(position)s, 200), left(%(first_key)s, 200), left(%(last_key)s, 200), %(read_time)s,
        %(calls)s, %(seconds)s
   FROM counted

@@ -40,7 +40,7 @@ ON CONFLICT (lock_id, waiter) DO UPDATE SET expires_at = EXCLUDED.expires_at
 -- Removes a waiter from the queue.
 DELETE FROM scm.sync_lock_waiters WHERE waiter = %(waiter)s
 
--- name: forget_waiters
+-- name: delete_waiters
 -- Removes the new holder and expired waiters from the queue. The row lock lets one process do this at a
 -- time.
 DELETE FROM scm.sync_lock_waiters

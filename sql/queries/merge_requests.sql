@@ -11,7 +11,7 @@ UPDATE scm.mrs AS m
  WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = 0 AND m.gitlab_id <> s.gitlab_id
 RETURNING m.iid
 
--- name: take_back
+-- name: restore
 -- Restores a replaced merge request that the server shows again. The new copy overwrites what is stored.
 UPDATE scm.mrs AS m
    SET replaced_id = 0, deleted_at = NULL, content_hash = '', updated_at = '-infinity', batch_id = 0,
@@ -49,7 +49,7 @@ DELETE FROM scm.mr_versions WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids
 -- Deletes the commits of merge requests before they are replaced as a set.
 DELETE FROM scm.mr_commits WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0
 
--- name: forget_unlisted
+-- name: delete_unlisted
 -- Ends the records of a part of the list that could not be read before, for one of two job types.
 WITH settled AS (
     UPDATE scm.deferred_fetches SET resolved_at = now()

@@ -30,7 +30,7 @@ SELECT %(id)s, %(digest)s
  WHERE EXISTS (SELECT FROM migrations._yoyo_migration WHERE migration_id = %(id)s)
 ON CONFLICT (migration_id) DO NOTHING
 
--- name: forget
+-- name: delete_contents
 -- Deletes the digest of a migration that was rolled back.
 DELETE FROM migrations.contents WHERE migration_id = %(id)s
 

@@ -98,7 +98,7 @@ SELECT l.repo_id, l.job_type, l.instance, l.tenant, l.mode, l.started_at, l.fini
 -- Reads when live syncing of each tenant last started.
 SELECT tenant, served_at FROM scm.tenant_fairness
 
--- name: serve
+-- name: record_served
 -- Records that live syncing of some tenants started.
 INSERT INTO scm.tenant_fairness AS t (tenant, served_at)
 SELECT tenant, now() FROM unnest(%(tenants)s::text[]) AS served (tenant)

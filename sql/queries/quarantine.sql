@@ -73,7 +73,7 @@ UPDATE scm.deferred_fetches SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = ANY (%(job_types)s) AND natural_key = ANY (%(keys)s)
    AND resolved_at IS NULL
 
--- name: settle_aside
+-- name: settle_quarantine
 -- Ends the quarantine of rows that no longer exist at their source. The keys of everything in a merge
 -- request begin with its number.
 UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail, 1900)
@@ -86,7 +86,7 @@ UPDATE scm.quarantine SET resolved_at = now(), detail = %(gone)s || left(detail,
 -- comparison finds that such a merge request was deleted.
 SELECT natural_key FROM scm.deferred_fetches AS o
  WHERE o.repo_id = %(repo_id)s AND o.job_type = %(job_type)s AND o.natural_key = %(iid)s::text
-   AND o.resolved_at IS NULL AND o.attempts >= %(looks)s AND o.created_at <= now() - %(time)s
+   AND o.resolved_at IS NULL AND o.attempts >= %(confirmations)s AND o.created_at <= now() - %(time)s
    AND NOT EXISTS (SELECT FROM scm.mrs AS m
                     WHERE m.repo_id = o.repo_id AND m.iid = %(iid)s AND m.replaced_id = 0
                       AND m.deleted_at IS NULL)

@@ -27,7 +27,7 @@ WITH held AS MATERIALIZED (
            CASE WHEN f.rate < %(rate)s::float8 THEN greatest(f.changed_at, f.now) END AS changed_at,
            CASE WHEN f.tokens < 0 THEN f.tokens * f.rate / f.old_rate ELSE f.tokens END AS tokens
       FROM filled AS f
-), judged AS MATERIALIZED (
+), measured AS MATERIALIZED (
     SELECT q.*,
            extract(epoch FROM q.refilled_at - q.now)::float8 + greatest(0, 1 - q.tokens) / q.rate AS wait,
            EXISTS (SELECT
@@ -41,7 +41,7 @@ UPDATE scm.sync_rate_limits AS b
        rate = j.rate, refilled_at = j.refilled_at, changed_at = j.changed_at,
        consumed = b.consumed + (j.wait <= %(longest)s AND NOT j.has_own)::integer,
        rejected = b.rejected + (j.wait > %(longest)s AND NOT j.has_own)::integer
-  FROM judged AS j
+  FROM measured AS j
  WHERE b.instance = %(instance)s AND b.endpoint_class = %(bucket)s
 RETURNING j.wait, j.has_own, j.now AS given_at, b.paused_until, b.pause_reason, b.consecutive_429
 

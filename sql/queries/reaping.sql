@@ -109,7 +109,7 @@ SELECT w.lock_id, w.waiter, w.who, w.expires_at, l.repo_id, r.slug, l.job_type
  ORDER BY w.expires_at
  LIMIT %(limit)s
 
--- name: forget
+-- name: delete_waiter
 -- Deletes an expired waiter.
 DELETE FROM scm.sync_lock_waiters
  WHERE lock_id = %(lock_id)s AND waiter = %(waiter)s AND expires_at = %(expires_at)s

@@ -45,15 +45,15 @@ INSERT INTO scm.ref_events (repo_id, kind, name, event, old_tip, new_tip, observ
 SELECT %(repo_id)s, kind, name, event, old_tip, new_tip, %(observed_at)s, %(batch_id)s
   FROM json_to_recordset(%(rows)s) AS s (kind text, name text, event text, old_tip text, new_tip text)
 
--- name: unjudged
+-- name: unrecorded_moves
 -- Lists moved refs for which it is unknown whether the move was forced.
 SELECT kind, name, judged_tip, tip FROM scm.refs
  WHERE repo_id = %(repo_id)s AND judged_tip <> tip AND deleted_at IS NULL
  ORDER BY kind, name
 
--- name: judge
+-- name: record_move
 -- Records the event of a move, unless another process has recorded it.
-WITH judged AS (
+WITH moved AS (
     UPDATE scm.refs SET judged_tip = %(new_tip)s
      WHERE repo_id = %(repo_id)s AND kind = %(kind)s AND name = %(name)s AND judged_tip = %(old_tip)s
        AND deleted_at IS NULL
@@ -61,7 +61,7 @@ WITH judged AS (
 )
 INSERT INTO scm.ref_events (repo_id, kind, name, event, old_tip, new_tip, observed_at, batch_id)
 SELECT %(repo_id)s, kind, name, %(event)s, %(old_tip)s, %(new_tip)s, %(observed_at)s, %(batch_id)s
-  FROM judged
+  FROM moved
 
 -- name: cover
 -- Marks the refs at these tips as covered.
@@ -69,7 +69,7 @@ UPDATE scm.refs SET covered_tip = tip
  WHERE repo_id = %(repo_id)s AND tip = ANY (%(tips)s) AND deleted_at IS NULL
    AND covered_tip IS DISTINCT FROM tip
 
--- name: set_aside
+-- name: quarantined_keys
 -- Lists quarantined refs that could not be stored, or whose history could not be read.
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL
@@ -152,13 +152,13 @@ SELECT DISTINCT r.tip AS sha
    AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = r.repo_id AND o.commit_sha = r.tip)
  LIMIT %(limit)s
 
--- name: nameless
+-- name: unnamed
 -- Lists the keys of commits in a walk that the server could not return. Their hashes are unknown.
 SELECT natural_key FROM scm.quarantine
  WHERE repo_id = %(repo_id)s AND job_type = 'commits' AND resolved_at IS NULL AND reason = %(reason)s
    AND natural_key LIKE '%%:%%' AND natural_key NOT LIKE 'branch:%%' AND natural_key NOT LIKE 'tag:%%'
 
--- name: told
+-- name: existing_names
 -- Lists the refs that exist according to their events.
 SELECT kind, name FROM (
     SELECT DISTINCT ON (kind, name) kind, name, event FROM scm.ref_events

@@ -112,14 +112,14 @@ UPDATE scm.repos
  WHERE repo_id = %(repo_id)s AND kind = 'svn' AND lifecycle = 'active' AND url = %(old_url)s
 RETURNING repo_id
 
--- name: forget_access
+-- name: reset_access
 -- Removes access problems of the old address. A replaced repository keeps its state, because relocating
 -- compares only the newest revisions.
 UPDATE scm.sync_watermarks
    SET access = 'ok', access_detail = NULL, access_since = now()
  WHERE repo_id = %(repo_id)s AND access IN ('denied', 'moved', 'gone')
 
--- name: forget_hint
+-- name: reset_hint
 -- Removes what the sensor saw at the old address.
 DELETE FROM scm.change_hints WHERE repo_id = %(repo_id)s
 

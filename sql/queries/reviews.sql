@@ -31,7 +31,7 @@ UPDATE scm.mr_reviewers AS r
   FROM json_to_recordset(%(replaced)s) AS s (mr_iid bigint, replaced_id bigint)
  WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = 0
 
--- name: take_back
+-- name: restore
 -- Restores the review of a merge request that the server shows again. Its events lose their tombstones as
 -- they are read.
 UPDATE scm.mr_reviews AS r SET replaced_id = 0, mr_updated_at = '-infinity', batch_id = 0
@@ -79,7 +79,7 @@ UPDATE scm.mr_reviews AS r SET hidden_notes = s.hidden
  WHERE r.repo_id = %(repo_id)s AND r.mr_iid = s.mr_iid AND r.replaced_id = 0
    AND r.hidden_notes IS DISTINCT FROM s.hidden AND (s.is_whole OR r.hidden_notes IS NULL)
 
--- name: returned
+-- name: restore_events
 -- Restores missing events that an older copy shows. Their content does not change.
 UPDATE scm.review_events
    SET missing_since = NULL, deleted_at = NULL, version = version + 1, batch_id = %(batch_id)s,

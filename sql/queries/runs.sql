@@ -28,7 +28,7 @@ SELECT batch_id, run_id, batch_no, job_type, fence, revs, period, covers, rows_r
  ORDER BY run_id, batch_no
  LIMIT %(limit)s
 
--- name: was_there
+-- name: exists_batch
 -- Returns whether a deleted run or batch existed, because events of coverage still name it.
 SELECT 1 FROM scm.sync_watermark_events WHERE run_id = %(run_id)s OR batch_id = %(batch_id)s LIMIT 1
 

@@ -194,7 +194,7 @@ UPDATE scm.svn_revisions AS r SET content_hash = '', batch_id = 0, detail_level 
   FROM json_to_recordset(%(rows)s) AS s (rev_num bigint, detail_level smallint)
  WHERE r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
 
--- name: how_rich
+-- name: detail_levels
 -- Reads the facts that decide how much detail of a revision was read.
 SELECT rev_num, visibility, flags FROM scm.svn_revisions
  WHERE repo_id = %(repo_id)s AND rev_num = ANY (%(rev_nums)s)

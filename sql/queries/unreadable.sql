@@ -34,7 +34,7 @@ UPDATE scm.unreadable_details SET probe_at = now() + %(pause)s, fingerprint = %(
 UPDATE scm.unreadable_details SET readable_at = coalesce(readable_at, now())
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND detail = %(detail)s
 
--- name: forget
+-- name: delete
 -- Deletes the record of a detail that no merge request lacks any more.
 DELETE FROM scm.unreadable_details
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND detail = %(detail)s

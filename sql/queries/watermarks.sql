@@ -94,7 +94,7 @@ UPDATE scm.sync_watermarks
        updated_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 
--- name: swept
+-- name: record_scan
 -- Records the revision at which the rolling scan continues.
 UPDATE scm.sync_watermarks
    SET sweep_rev = %(sweep_rev)s, swept_at = now(), updated_at = now()

@@ -31,7 +31,7 @@ from sync_pipeline.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PauseTarget:
     """The scope of a pause: exactly one of the first three is set, or none of them for everything.
     ``job_type`` narrows it.
     """
@@ -51,22 +51,24 @@ class Place:
         return "global" if self.tenant is None else "tenant"
 
 
-def pause(database: Database, place: Place, *, seconds: float | None, actor: str, reason: str) -> Pause:
+def pause(
+    database: Database, target: PauseTarget, *, seconds: float | None, actor: str, reason: str
+) -> Pause:
     """Pause a place for so many seconds, or until it is resumed; returns the pause. Raises
     ConfigurationError where there is no such place, or it is paused already."""
-    repository = None if place.repo is None else find_repository(database, place.repo)
+    repository = None if target.repo is None else find_repository(database, target.repo)
     if not reason.strip():
         raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
-    _require_kind(repository, place)
+    _require_kind(repository, target)
     with database.connection() as conn:
-        _require_known(conn, place)
+        _require_known(conn, target)
         pause_id = pauses.add(
             conn,
-            scope=place.scope,
-            instance=place.instance,
-            tenant=place.tenant,
+            scope=target.scope,
+            instance=target.instance,
+            tenant=target.tenant,
             repo_id=None if repository is None else repository.repo_id,
-            job_type=None if place.job_type is None else str(place.job_type),
+            job_type=None if target.job_type is None else str(target.job_type),
             seconds=seconds,
             actor=actor,
             reason=reason.strip(),
@@ -154,24 +156,24 @@ def reset_breaker(database: Database, scope: str, key: str, *, actor: str, reaso
     return before
 
 
-def _require_known(conn: Connection, place: Place) -> None:
+def _require_known(conn: Connection, target: PauseTarget) -> None:
     """A typing error must not look like a pause."""
     known = repos.list_all(conn, retired=False)
-    if place.instance is not None and place.instance not in {r.instance for r in known}:
+    if target.instance is not None and target.instance not in {r.instance for r in known}:
         raise ConfigurationError(
-            f"no repository is at {place.instance}; there are {some(r.instance for r in known)}"
+            f"no repository is at {target.instance}; there are {some(r.instance for r in known)}"
         )
-    if place.tenant is not None and place.tenant not in {r.tenant for r in known}:
+    if target.tenant is not None and target.tenant not in {r.tenant for r in known}:
         raise ConfigurationError(
-            f"no repository is of the tenant {place.tenant}; there are {some(r.tenant for r in known)}"
+            f"no repository is of the tenant {target.tenant}; there are {some(r.tenant for r in known)}"
         )
 
 
-def _require_kind(repository: Repository | None, place: Place) -> None:
-    if repository is None or place.job_type is None:
+def _require_kind(repository: Repository | None, target: PauseTarget) -> None:
+    if repository is None or target.job_type is None:
         return
-    if DECLARED[place.job_type].kind is not repository.kind:
-        raise ConfigurationError(f"{repository.spec} has no {place.job_type}; leave --job out")
+    if DECLARED[target.job_type].kind is not repository.kind:
+        raise ConfigurationError(f"{repository.spec} has no {target.job_type}; leave --job out")
 
 
 def _names(conn: Connection) -> Mapping[int, str]:

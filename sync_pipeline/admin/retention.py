@@ -31,7 +31,7 @@ _DAY = 86_400.0
 # A history has thousands of batches; a transaction of too many would hold others up.
 _BATCHES_AT_ONCE = 5000
 # Jobs found by one scan of the table.
-_LOOKED_AT = 20_000
+_MAX_ROWS_READ = 20_000
 
 
 @dataclass
@@ -124,7 +124,7 @@ def _jobs(conn: Connection, report: RetentionReport, days: float, until: Until) 
         return
     age = days * _DAY
     jobs.found, runs.found, batches.found = store.count_finished(conn, age)
-    while report.execute and (found := store.finished_jobs(conn, age, _LOOKED_AT)):
+    while report.execute and (found := store.finished_jobs(conn, age, _MAX_ROWS_READ)):
         before = jobs.deleted
         for part in parts(found):
             if until.over():

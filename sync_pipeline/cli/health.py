@@ -58,17 +58,17 @@ def health_command(
             raise ConfigurationError("--assets cannot be combined with --for, --max-age or --forget")
         return output.print_document(_check_assets(), as_json, _print_assets)
     if forget is not None:
-        return _forget(forget)
+        return _remove(forget)
     if part is None and max_age is not None:
         raise ConfigurationError("--max-age needs --for: say whose tick it is about")
     return output.print_document(_probe(part, max_age), as_json, _print_probe)
 
 
 def _probe(part: Any, max_age: float | None) -> Probe:
-    from sync_pipeline.reports.liveness import Part, look
+    from sync_pipeline.reports.liveness import Part, probe
 
     settings = shared.read_settings()
-    found = look(settings, None if part is None else Part(part), max_age)
+    found = probe(settings, None if part is None else Part(part), max_age)
     return {
         "for": part,
         "pool": settings.worker.pool,
@@ -109,11 +109,11 @@ def _print_assets(document: Mapping[str, Any]) -> None:
         output.print_line("no asset is unhealthy")
 
 
-def _forget(name: str) -> int:
+def _remove(name: str) -> int:
     from sync_pipeline.ledger import heartbeats
 
     with shared.settings_and_database() as (_, database), database.connection() as conn:
-        if not heartbeats.forget(conn, name):
+        if not heartbeats.delete(conn, name):
             known = ", ".join(one.name for one in heartbeats.read(conn)) or "none"
             raise ConfigurationError(f"--forget: nothing of the name {name!r} ever ticked; there is: {known}")
     output.print_line(f"no tick of {name} is expected any more")

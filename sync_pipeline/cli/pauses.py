@@ -36,10 +36,10 @@ def pause_command(
 
     if sum((instance is not None, tenant is not None, repo is not None, everything)) != 1:
         raise ConfigurationError("give one of --instance, --tenant, --repo and --all")
-    place = pauses.Place(instance, tenant, repo, job)
+    target = pauses.PauseTarget(instance, tenant, repo, job)
     seconds = options.seconds_of(length, until, shared.now())
     with shared.settings_and_database() as (_, database):
-        document = pauses.pause(database, place, seconds=seconds, actor=shared.actor(), reason=reason)
+        document = pauses.pause(database, target, seconds=seconds, actor=shared.actor(), reason=reason)
     return output.print_document(document, as_json, _print_pause)
 
 

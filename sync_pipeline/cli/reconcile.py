@@ -76,7 +76,7 @@ def reconcile_command(
     given = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
     wish = reconciliation.Wish(
         depth=Depth.LISTING if lists_only else Depth.DETAILS,
-        heal=repair is True,
+        repair_differences=repair is True,
         queue=repair is None,
         shown=limit,
         max_calls=max_requests,

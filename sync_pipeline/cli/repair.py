@@ -100,5 +100,5 @@ def _plan(
     from sync_pipeline.sync import remap
 
     with shown("remap", quiet=as_json, changed="would change") as show, shared.stopped_politely() as cancel:
-        counts = remap.look_ahead(database, repository, job_type, since, cancel=cancel, progress=show)
+        counts = remap.estimate(database, repository, job_type, since, cancel=cancel, progress=show)
     return runner.remap_plan_document(repository, job_type, counts, since=since)

@@ -104,7 +104,7 @@ def doctor_summary(document: Mapping[str, Any]) -> str:
 # status -------------------------------------------------------------------------------------------------
 
 _KINDS = {"gitlab": "GitLab", "svn": "SVN"}
-LISTED = 50
+MAX_LISTED = 50
 """How many assets a terminal lists: the summary of the servers stays in sight."""
 
 
@@ -121,7 +121,7 @@ def server_rows(document: Mapping[str, Any]) -> list[Row]:
             "access": _numbers(one["access"]) if one["access"] else "ok",
             "lag": _longest_lag(one),
             **{f"jobs_{state}": one["jobs"][state] for state in ("waiting", "running", "dead")},
-            "held_back": ", ".join(_held_back(one)),
+            "held_back": ", ".join(_blocked_assets(one)),
             "credential": one["credential"],
         }
         for one in document["servers"]
@@ -159,7 +159,7 @@ def _assets_line(one: Mapping[str, Any]) -> Text:
 
 def _jobs_line(one: Mapping[str, Any]) -> Text:
     line = cell(f"jobs: {_numbers(one['jobs'])}")
-    for word in _held_back(one):
+    for word in _blocked_assets(one):
         line.append(cell("; ")).append(cell(word, _COLOURS["unhealthy"]))
     if one["credential"]:
         line.append(cell(f"; credential from {one['credential']}"))
@@ -174,7 +174,7 @@ def _longest_lag(one: Mapping[str, Any]) -> str:
     return f"{lag}, {never:,} never complete" if never and one["lag_seconds"] is not None else lag
 
 
-def _held_back(one: Mapping[str, Any]) -> list[str]:
+def _blocked_assets(one: Mapping[str, Any]) -> list[str]:
     breaker = [f"breaker {one['breaker'].replace('_', ' ')}"] if one["breaker"] else []
     return breaker + ["paused"] * one["paused"]
 
@@ -216,7 +216,7 @@ def status_table(document: Mapping[str, Any], width: int) -> Table:
     columns = ("covered", "complete", "missing", "last run", "reasons")
     for name in ("state", "repository", *where, "job type", *columns):
         table.add_column(name, overflow="fold")
-    for asset in document["units"][:LISTED]:
+    for asset in document["units"][:MAX_LISTED]:
         verdict, run = asset["verdict"], asset["last_run"]
         table.add_row(
             cell(verdict, _COLOURS[verdict]),
@@ -239,7 +239,7 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for asset in document["units"][:LISTED]:
+    for asset in document["units"][:MAX_LISTED]:
         colour = _COLOURS[asset["verdict"]]
         about = cell(asset["path"], "bold")
         about.append(cell(f" on {asset['instance']}" if several else "")).append(
@@ -256,7 +256,7 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
 
 def status_left_out(document: Mapping[str, Any]) -> Iterator[str]:
     """How many assets a terminal does not list."""
-    assets = document["units"][LISTED:]
+    assets = document["units"][MAX_LISTED:]
     if assets:
         states = Counter(asset["verdict"] for asset in assets)
         yield (
@@ -363,7 +363,7 @@ def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
         yield f"{one['instance']}{kind}: {what}" + (f": {one['reason']}" if one["reason"] else "")
 
 
-def status_attendance(document: Mapping[str, Any]) -> Iterator[str]:
+def status_liveness(document: Mapping[str, Any]) -> Iterator[str]:
     """Running pools, where there is more than the usual one, and assets that no pool serves."""
     pools = document["pools"]
     if len(pools) > 1 or any(pool["name"] != "default" or _takes(pool) for pool in pools):

@@ -78,7 +78,7 @@ def dagster_instance(settings: Settings, database: Database) -> Iterator[Dagster
     own = settings.dagster_database_url
     url = environment.dagster_url(own or database.url, "" if own else environment.DAGSTER_SCHEMA)
     try:
-        there = diagnosis.look(url.replace("+psycopg2", "", 1), 5, "SCM_DAGSTER_DATABASE_URL").has_runs
+        there = diagnosis.inspect(url.replace("+psycopg2", "", 1), 5, "SCM_DAGSTER_DATABASE_URL").has_runs
     except ConfigurationError as error:
         print_message(f"Dagster is left out: {error}")
         there = False

@@ -233,16 +233,16 @@ def normalise_url(url: str) -> str:
 
 def _authority(scheme: str, authority: str, shown: str, settings: str) -> str:
     """User, host and port of a URL; ``settings`` names the right settings for credentials."""
-    user, at, place = authority.rpartition("@")
+    user, at, address = authority.rpartition("@")
     if at and (":" in user or not scheme.startswith("svn+")):
         # Only a tunnel needs to be told a user name here, and never a password.
         raise ConfigurationError(f"URL {shown!r} holds credentials; leave them out and set {settings}")
     if scheme == "file":
-        if place.lower() not in ("", "localhost"):
+        if address.lower() not in ("", "localhost"):
             raise ConfigurationError(f"URL {shown!r} names a host; write file:///absolute/path")
         return ""
     try:
-        parts = urlsplit(f"//{place}")
+        parts = urlsplit(f"//{address}")
         port, host = parts.port, parts.hostname or ""
         if ":" not in host:
             host = host.encode("idna").decode("ascii")
@@ -441,8 +441,8 @@ def write_snapshot(
     ordered = tuple(sorted(repositories, key=lambda repository: repository.repo_id))
     snapshot = CatalogSnapshot(ordered, head_rev, written_at.astimezone(UTC), history_start)
     content = _SNAPSHOTS.dump_json(snapshot, indent=1)
-    for place in (path, copy_of(path)):
-        _replace(place, content)
+    for target in (path, copy_of(path)):
+        _replace(target, content)
     return snapshot
 
 

@@ -302,13 +302,13 @@ class Visit:
 class Difference:
     """A row that differs between a source and the tables, with its ``natural_key``. A row without its own key
     has that of its parent row, a colon, and its name there. ``fields`` are the columns whose values differ.
-    ``place`` is the position of the row among the revisions or in time. If it is None, every comparison looks
-    for the row.
+    ``position`` is that of the row among the revisions or in time. If it is None, every comparison looks for
+    the row.
     """
 
     natural_key: str
     kind: DifferenceKind
-    place: Window | None
+    position: Window | None
     fields: tuple[str, ...] = ()
 
 

@@ -71,7 +71,7 @@ _FAILURES = (
 _HOST = re.compile(r"[\w.-]+|[0-9a-fA-F:.]+(%\w+)?|[/@][^@]*")
 _DATABASE = re.compile(r"[\w .+$-]*")
 # libpq ends the server at the first slash and the credentials at the first @ before it.
-_PLACE = re.compile(r"postgres(?:ql)?://(?:[^@/]*@)?[^/?]*/?([^?]*)", re.DOTALL)
+_TARGET = re.compile(r"postgres(?:ql)?://(?:[^@/]*@)?[^/?]*/?([^?]*)", re.DOTALL)
 
 
 def parse(url: str, variable: str = "SCM_DATABASE_URL") -> dict[str, str]:
@@ -87,11 +87,11 @@ def parse(url: str, variable: str = "SCM_DATABASE_URL") -> dict[str, str]:
     parts = {name: str(value) for name, value in found.items() if value is not None}
     hosts = [*parts.get("host", "").split(","), *parts.get("hostaddr", "").split(",")]
     ports = parts.get("port", "").split(",")
-    place = _PLACE.match(url)
+    target = _TARGET.match(url)
     if (
         not all(_HOST.fullmatch(host) for host in hosts if host)
         or not all(re.fullmatch(r"[0-9]{1,5}", port) for port in ports if port)
-        or (place is not None and re.search(r"[@/]", place[1]))
+        or (target is not None and re.search(r"[@/]", target[1]))
     ):
         raise _unreadable(variable)
     return parts

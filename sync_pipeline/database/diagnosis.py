@@ -46,19 +46,19 @@ class Server:
     lacking: dict[str, str]
 
 
-def look(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Server:
+def inspect(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Server:
     """Look at the server behind ``url``, a libpq URL, within about ``seconds``. Raises ConfigurationError
     with one line that says what is wrong and where ``variable`` may have to be corrected."""
     with connection(url, seconds, variable) as conn:
-        row: dict[str, Any] | None = conn.execute(_SQL["look"]).fetchone()
+        row: dict[str, Any] | None = conn.execute(_SQL["inspect"]).fetchone()
         assert row is not None
-        lacking = {one["name"]: one["rights"] for one in conn.execute(_SQL["lacking"]).fetchall()}
+        lacking = {one["name"]: one["rights"] for one in conn.execute(_SQL["missing_rights"]).fetchall()}
     return Server(**row, lacking=lacking)
 
 
 @contextmanager
 def connection(url: str, seconds: int, variable: str = "SCM_DATABASE_URL") -> Iterator[Connection]:
-    """A connection of one's own whose statements end after ``seconds``. Raises as :func:`look`."""
+    """A connection of one's own whose statements end after ``seconds``. Raises as :func:`inspect`."""
     if variable == "SCM_DATABASE_URL":
         settings: dict[str, str | int] = {"timezone": "UTC", "statement_timeout": seconds * 1000}
         with connect(url, seconds=seconds, name=_NAME, settings=settings, row_factory=dict_row) as conn:

@@ -45,7 +45,7 @@ _SESSION = {"lock_timeout": 2000}
 _PAUSE_SECONDS = 1.0
 LOCK_TRIES = 20
 """How often a migration tries to get its locks: for about a minute."""
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 _LOCK_ERRORS = (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)
 # Any constant will do, as long as every version of this program takes the same one.
 _ADVISORY_LOCK = 7_215_034_461
@@ -148,7 +148,7 @@ def require_current(conn: Connection) -> None:
         applied = [row["migration_id"] for row in conn.execute(_SQL["applied"])]
     except psycopg.errors.UndefinedTable:
         applied = []
-    state = _judge(_known(sql_folder()), applied)
+    state = _compare_histories(_known(sql_folder()), applied)
     if state.status is not SchemaStatus.UP_TO_DATE:
         raise ConfigurationError(state.problem, code=state.status.value)
 
@@ -227,7 +227,7 @@ def _undo(backend: Any, migration: Any) -> bool:
         return False
     migration.process_steps(backend, "rollback")
     backend.unmark_one(migration, log=False)
-    backend.connection.execute(_SQL["forget"], {"id": migration.id})
+    backend.connection.execute(_SQL["delete_contents"], {"id": migration.id})
     return True
 
 
@@ -268,17 +268,17 @@ def _watch(url: str, pid: int) -> Iterator[list[str]]:
     blockers: list[str] = []
     stop = threading.Event()
 
-    def look(conn: psycopg.Connection[Any]) -> None:
+    def poll_blockers(conn: psycopg.Connection[Any]) -> None:
         # The session may be waiting already at the first look.
         while True:
             with suppress(psycopg.Error):
                 rows = conn.execute(_SQL["blockers"], {"pid": pid}).fetchall()
                 blockers[:] = [_blocker(*row) for row in rows] or blockers
-            if stop.wait(_LOOK_SECONDS):
+            if stop.wait(_POLL_SECONDS):
                 return
 
     with _connect(url) as conn:
-        thread = threading.Thread(target=look, args=(conn,), daemon=True)
+        thread = threading.Thread(target=poll_blockers, args=(conn,), daemon=True)
         thread.start()
         try:
             yield blockers
@@ -334,7 +334,7 @@ def _compare(conn: psycopg.Connection[Any], environment: str | None) -> SchemaSt
     contents = _rows(conn, "migrations.contents", _SQL["contents"])
     marked = [name for (name,) in _rows(conn, "scm.deployment", _SQL["marked"])]
     different = [name for name, digest in contents if mine.get(name, digest) != digest]
-    return _judge(list(mine), applied, marked[0] if marked else None, environment, different)
+    return _compare_histories(list(mine), applied, marked[0] if marked else None, environment, different)
 
 
 def _rows(conn: psycopg.Connection[Any], table: str, query: LiteralString) -> list[Any]:
@@ -343,7 +343,7 @@ def _rows(conn: psycopg.Connection[Any], table: str, query: LiteralString) -> li
     return conn.execute(query).fetchall() if is_there == (True,) else []
 
 
-def _judge(
+def _compare_histories(
     known: Sequence[str],
     applied: Sequence[str],
     marked: str | None = None,

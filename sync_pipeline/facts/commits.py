@@ -76,9 +76,9 @@ def begin_walk(conn: Connection, *, repo_id: int, tip: str, covered: str | None,
     return Walk(**row)
 
 
-def turn_page(conn: Connection, walk_id: int, *, next_page: int, tip_read: bool) -> None:
+def record_page(conn: Connection, walk_id: int, *, next_page: int, tip_read: bool) -> None:
     """The pages before ``next_page`` are stored."""
-    conn.execute(_SQL["turn"], {"walk_id": walk_id, "next_page": next_page, "tip_read": tip_read})
+    conn.execute(_SQL["record_page"], {"walk_id": walk_id, "next_page": next_page, "tip_read": tip_read})
 
 
 def complete_walk(conn: Connection, walk_id: int) -> None:
@@ -134,7 +134,7 @@ def store_commits(
     }
     regressed = 0
     if any(without.values()):
-        regressed = only_value(conn.execute(_SQL["count_poorer"], params | without))
+        regressed = only_value(conn.execute(_SQL["count_regressed"], params | without))
     if walk_id is not None:
         conn.execute(_SQL["take_over"], params)
     elif inserted_now := [sha for sha, is_new in written.items() if is_new]:

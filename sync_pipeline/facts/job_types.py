@@ -26,17 +26,17 @@ class Facts:
     that a row ``t`` has the key of an entry ``q`` of quarantine. ``is_row`` is the condition that the entry
     is of a row. ``hidden`` is the condition that the server does not show everything of a row.
 
-    ``compared`` has what a comparison asks the source for, ``place`` is the column that windows are of, and
+    ``compared`` has what a comparison asks the source for, ``time_column`` is the column of windows, and
     ``live`` the condition that a row counts. ``stored_at`` says when a row was last written. ``gone`` is what
     a tombstone sets beside.
 
-    ``children`` are job types whose rows go with a row of this one. ``forget`` is what a reset of the
+    ``children`` are job types whose rows go with a row of this one. ``on_reset`` is what a reset of the
     watermark forgets beside the coverage: which details need not be read again.
     """
 
     table: LiteralString
     key: LiteralString
-    place: LiteralString
+    time_column: LiteralString
     named: LiteralString
     is_row: LiteralString = "q.natural_key !~ '^(branch|tag|raw):'"
     hidden: LiteralString = "FALSE"
@@ -45,7 +45,7 @@ class Facts:
     stored_at: LiteralString = "stored_at"
     gone: LiteralString = ""
     children: tuple[JobType, ...] = ()
-    forget: LiteralString | None = None
+    on_reset: LiteralString | None = None
 
     def parts(self) -> dict[str, sql.SQL]:
         """The parts by name."""
@@ -58,18 +58,18 @@ class Facts:
 _SQL = queries("job_types")
 
 
-LISTED: Mapping[JobType, Table] = {}
+LIST_TABLES: Mapping[JobType, Table] = {}
 """The table of each job type whose rows are a flat list; they need no other declaration here."""
 
 
 def _of_list(table: Table) -> Facts:
     key = table.key[0]
-    return Facts(table.name, f"{key}::text", table.place, f"t.{key}::text = q.natural_key")
+    return Facts(table.name, f"{key}::text", table.time_column, f"t.{key}::text = q.natural_key")
 
 
 FACTS: Mapping[JobType, Facts] = {
     JobType.COMMITS: Facts(
-        "scm.git_commits", "commit_sha", "ts", "t.commit_sha = q.natural_key", forget=_SQL["forget_tips"]
+        "scm.git_commits", "commit_sha", "ts", "t.commit_sha = q.natural_key", on_reset=_SQL["reset_tips"]
     ),
     JobType.MERGE_REQUESTS: Facts(
         "scm.mrs",
@@ -77,7 +77,7 @@ FACTS: Mapping[JobType, Facts] = {
         "updated_at",
         "t.iid = substring(q.natural_key FROM '^[0-9]{1,18}$')::bigint",
         children=(JobType.REVIEWS,),
-        forget=_SQL["forget_children"],
+        on_reset=_SQL["reset_children"],
     ),
     JobType.REVIEWS: Facts(
         "scm.review_events",
@@ -91,7 +91,7 @@ FACTS: Mapping[JobType, Facts] = {
         live="replaced_id = 0",
         # A row that was missing before keeps the time since when.
         gone="missing_since = coalesce(missing_since, now()),",
-        forget=_SQL["forget_reviews"],
+        on_reset=_SQL["reset_reviews"],
     ),
     JobType.REVISIONS: Facts(
         "scm.svn_revisions",
@@ -101,7 +101,7 @@ FACTS: Mapping[JobType, Facts] = {
         hidden="visibility <> 'full'",
         stored_at="updated_at",
     ),
-    **{job_type: _of_list(table) for job_type, table in LISTED.items()},
+    **{job_type: _of_list(table) for job_type, table in LIST_TABLES.items()},
 }
 
 

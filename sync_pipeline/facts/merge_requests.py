@@ -122,7 +122,7 @@ def store_merge_requests(
     }
     replaced = [row["iid"] for row in conn.execute(_SQL["replace"], params)]
     if replaced:
-        conn.execute(_SQL["take_back"], params)
+        conn.execute(_SQL["restore"], params)
         quarantine.settle_gone(conn, repo_id, [JobType.MERGE_REQUESTS], replaced)
     if again := [iid for iid in once if str(iid) in overriding]:
         conn.execute(_SQL["invalidate"], params | {"iids": again})
@@ -215,11 +215,11 @@ def _details(row: MergeRequestRow) -> Iterable[str]:
         yield "detail"
 
 
-def forget_unlisted(conn: Connection, repo_id: int, job_type: JobType, key: str) -> None:
+def delete_unlisted(conn: Connection, repo_id: int, job_type: JobType, key: str) -> None:
     """Resolve the entry and the deferred fetch under ``key``: the rows came after all, or have other keys
     now.
     """
-    conn.execute(_SQL["forget_unlisted"], {"repo_id": repo_id, "job_type": str(job_type), "key": key})
+    conn.execute(_SQL["delete_unlisted"], {"repo_id": repo_id, "job_type": str(job_type), "key": key})
 
 
 def known_heads(

@@ -152,15 +152,21 @@ def settle_gone(
         "gone": GONE,
     }
     conn.execute(_SQL["settle_deferred"], params)
-    conn.execute(_SQL["settle_aside"], params)
+    conn.execute(_SQL["settle_quarantine"], params)
 
 
 def settle_unstored(
-    conn: Connection, *, repo_id: int, job_type: JobType, iid: int, looks: int, time: timedelta
+    conn: Connection, *, repo_id: int, job_type: JobType, iid: int, confirmations: int, time: timedelta
 ) -> None:
     """The source says now that there is no such merge request. Its deferred fetches end if it is not stored
-    and it was requested ``looks`` times, over ``time`` at least."""
-    params = {"repo_id": repo_id, "job_type": str(job_type), "iid": iid, "looks": looks, "time": time}
+    and it was requested ``confirmations`` times, over ``time`` at least."""
+    params = {
+        "repo_id": repo_id,
+        "job_type": str(job_type),
+        "iid": iid,
+        "confirmations": confirmations,
+        "time": time,
+    }
     if conn.execute(_SQL["unstored"], params).fetchone() is not None:
         settle_gone(conn, repo_id, [job_type], [iid])
 

@@ -89,14 +89,14 @@ def changes(conn: Connection, repo_id: int, rows: Sequence[RefRow]) -> Changes:
         if fields:
             changed[RefKind(kind), name] = Change(before["tip"], column["tip"], tuple(fields))
     unknown = sorted(listed.keys() - known.keys())
-    told = (
-        {(row["kind"], row["name"]) for row in conn.execute(_SQL["told"], {"repo_id": repo_id})}
+    existing_names = (
+        {(row["kind"], row["name"]) for row in conn.execute(_SQL["existing_names"], {"repo_id": repo_id})}
         if unknown
         else ()
     )
     return Changes(
-        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) not in told),
-        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) in told),
+        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) not in existing_names),
+        tuple((RefKind(kind), name) for kind, name in unknown if (kind, name) in existing_names),
         tuple((RefKind(kind), name) for kind, name in sorted(known.keys() - listed.keys())),
         changed,
     )
@@ -125,7 +125,8 @@ def record_listing(
     kept: Collection[tuple[RefKind, str]] = (),
 ) -> list[str]:
     """Write a complete listing: the refs that changed, and events of those that were created or deleted. Of
-    the kinds in ``partial`` none is deleted, nor are those that are ``kept``. Moves wait for :func:`judge`.
+    the kinds in ``partial`` none is deleted, nor are those that are ``kept``. Moves
+    wait for :func:`record_move`.
     ``observed_at`` is the server's clock at the listing. Returns the last tips of those that are gone."""
     known = {(row["kind"], row["name"]): row for row in conn.execute(_SQL["known"], {"repo_id": repo_id})}
     listed = {(column["kind"], column["name"]): column for column in map(_columns, rows)}
@@ -149,11 +150,11 @@ def record_listing(
     return [event["old_tip"] for event in deleted]
 
 
-def set_aside(conn: Connection, repo_id: int, *, without_history: bool = False) -> set[str]:
+def quarantined_keys(conn: Connection, repo_id: int, *, without_history: bool = False) -> set[str]:
     """The names in quarantine, ``<kind>:<name>``, of refs that earlier listings could not store; or of those
     that are stored ``without_history``."""
     params = {"repo_id": repo_id, "no_history": NO_HISTORY, "walked": without_history}
-    return {row["natural_key"] for row in conn.execute(_SQL["set_aside"], params)}
+    return {row["natural_key"] for row in conn.execute(_SQL["quarantined_keys"], params)}
 
 
 def resolve(conn: Connection, repo_id: int, keys: Iterable[str]) -> None:
@@ -188,14 +189,14 @@ def _send(conn: Connection, query: str, params: dict[str, Any], rows: Iterable[d
         conn.execute(query, params | {"rows": recordset(some)})
 
 
-def unjudged(conn: Connection, repo_id: int) -> list[tuple[RefKind, str, str, str]]:
+def unrecorded_moves(conn: Connection, repo_id: int) -> list[tuple[RefKind, str, str, str]]:
     """Kind, name, old and new tip of every move of which it is not known whether it was forced. Where a ref
     moved more than once since it was last judged, that is one move."""
-    rows = conn.execute(_SQL["unjudged"], {"repo_id": repo_id})
+    rows = conn.execute(_SQL["unrecorded_moves"], {"repo_id": repo_id})
     return [(RefKind(row["kind"]), row["name"], row["judged_tip"], row["tip"]) for row in rows]
 
 
-def judge(
+def record_move(
     conn: Connection,
     *,
     repo_id: int,
@@ -219,7 +220,7 @@ def judge(
         "event": "forced" if forced else "moved",
         "observed_at": observed_at,
     }
-    conn.execute(_SQL["judge"], params)
+    conn.execute(_SQL["record_move"], params)
 
 
 def cover(conn: Connection, repo_id: int, tips: Iterable[str]) -> None:
@@ -268,4 +269,4 @@ def missing(conn: Connection, repo_id: int, limit: int) -> list[str]:
 def nameless(conn: Connection, repo_id: int, reason: str) -> list[str]:
     """The keys in quarantine of commits without a name that were set aside for ``reason``."""
     params = {"repo_id": repo_id, "reason": reason}
-    return [row["natural_key"] for row in conn.execute(_SQL["nameless"], params)]
+    return [row["natural_key"] for row in conn.execute(_SQL["unnamed"], params)]

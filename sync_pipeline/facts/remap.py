@@ -43,7 +43,7 @@ _LISTED = """
 SELECT {columns}
   FROM {table} AS t
  WHERE repo_id = %(repo_id)s AND (%(after)s::text IS NULL OR {key_text} > %(after)s)
-   AND (%(since)s::timestamptz IS NULL OR {place} IS NULL OR {place} >= %(since)s)
+   AND (%(since)s::timestamptz IS NULL OR {time_column} IS NULL OR {time_column} >= %(since)s)
  ORDER BY {key_text}
  LIMIT %(limit)s
 """

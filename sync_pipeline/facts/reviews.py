@@ -28,7 +28,7 @@ from sync_pipeline.facts.tables import REVIEW_EVENTS
 _SQL = queries("reviews")
 
 
-_TAKE_BACK_PARTS = (
+_RESTORE_PARTS = (
     """
 UPDATE scm.review_events AS e SET replaced_id = 0
   FROM json_to_recordset(%(back)s) AS s (mr_iid bigint, gitlab_id bigint)
@@ -157,8 +157,8 @@ def _replace(conn: Connection, params: dict[str, Any]) -> int:
     for query in (_SQL["replace_events"], _SQL["replace_approvals"], _SQL["replace_reviewers"]):
         gone += conn.execute(query, params | {"replaced": rows}).rowcount
     quarantine.settle_gone(conn, params["repo_id"], [JobType.REVIEWS], [row["mr_iid"] for row in replaced])
-    if back := conn.execute(_SQL["take_back"], params).fetchall():
-        for query in _TAKE_BACK_PARTS:
+    if back := conn.execute(_SQL["restore"], params).fetchall():
+        for query in _RESTORE_PARTS:
             conn.execute(query, params | {"back": recordset(back)})
     return gone
 
@@ -177,13 +177,15 @@ def with_discussions(conn: Connection, repo_id: int, sets: Sequence[ReviewSet]) 
     rows = conn.execute(_SQL["discussions"], {"repo_id": repo_id, "iids": poor})
     known = {(r["mr_iid"], r["source_event_id"]): (r["discussion_id"], r["is_reply"]) for r in rows}
 
-    def placed(iid: int, row: ReviewEventRow) -> ReviewEventRow:
+    def with_discussion(iid: int, row: ReviewEventRow) -> ReviewEventRow:
         if row.discussion_id is not None or (iid, row.event_id) not in known:
             return row
         discussion_id, is_reply = known[iid, row.event_id]
         return replace(row, discussion_id=discussion_id, is_reply=is_reply)
 
-    return [replace(one, events=tuple(placed(one.mr_iid, row) for row in one.events)) for one in sets]
+    return [
+        replace(one, events=tuple(with_discussion(one.mr_iid, row) for row in one.events)) for one in sets
+    ]
 
 
 def _compare(
@@ -217,7 +219,7 @@ def _compare(
     if hidden:
         conn.execute(_SQL["hidden"], params | {"hidden": recordset(hidden)})
     if returned:
-        conn.execute(_SQL["returned"], params | {"ids": returned})
+        conn.execute(_SQL["restore_events"], params | {"ids": returned})
     if missing:
         conn.execute(_SQL["missing"], params | {"ids": missing})
     return len(returned), len(missing)

@@ -45,10 +45,10 @@ SELECT repo_id, count(*) FILTER (WHERE deleted_at IS NULL) AS stored, count(dele
 
 # The rows of a window that a comparison asks for; at most so many where there is a limit.
 _IN_WINDOW = for_each_job_type("""
-SELECT count(*) AS rows, min(place) AS first, max(place) AS last
-  FROM (SELECT {place} AS place FROM {compared}
-         WHERE repo_id = %(repo_id)s AND {place} >= %(start)s AND {place} < %(end)s AND {live}
-         ORDER BY {place} LIMIT %(limit)s) AS counted
+SELECT count(*) AS rows, min(at) AS first, max(at) AS last
+  FROM (SELECT {time_column} AS at FROM {compared}
+         WHERE repo_id = %(repo_id)s AND {time_column} >= %(start)s AND {time_column} < %(end)s AND {live}
+         ORDER BY {time_column} LIMIT %(limit)s) AS counted
 """)
 
 

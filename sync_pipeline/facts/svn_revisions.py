@@ -243,7 +243,7 @@ def invalidate(conn: Connection, repo_id: int, rev_nums: Iterable[int]) -> None:
             "rev_num": row["rev_num"],
             "detail_level": detail_level_of(Visibility(row["visibility"]), row["flags"]),
         }
-        for row in conn.execute(_SQL["how_rich"], params)
+        for row in conn.execute(_SQL["detail_levels"], params)
     ]
     conn.execute(_SQL["invalidate"], params | {"rows": recordset(rows)})
 

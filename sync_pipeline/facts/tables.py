@@ -56,16 +56,16 @@ class Column:
 class Table:
     """A fact table: its ``columns`` in the order of the hash, and which of them have a special part.
 
-    ``key`` tells its rows within a repository apart. ``place`` is the column of time that windows are of,
-    where the rows are those of a flat list. ``fixed`` never change. ``unhashed`` may be read later
-    than the rest. ``inferred`` do not follow from the stored object of the row alone. ``hashes`` are further
+    ``key`` tells its rows within a repository apart. ``time_column`` is the column of time that windows are
+    of, where the rows are those of a flat list. ``fixed`` never change. ``unhashed`` may be read later than
+    the rest. ``inferred`` do not follow from the stored object of the row alone. ``hashes`` are further
     columns that hold hashes, and ``given`` further ones that the caller provides, with their types.
     """
 
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
-    place: str = ""
+    time_column: str = ""
     given: tuple[tuple[str, str], ...] = ()
     hashes: tuple[str, ...] = ()
     fixed: Collection[str] = ()
@@ -100,7 +100,7 @@ class Table:
         return tuple(found)
 
     def sql(self, template: str) -> str:
-        """The statement of ``template``, with lists of columns in place of these names:
+        """The statement of ``template``, with lists of columns in time_column of these names:
 
         - ``{columns}``: all columns of a row, with flags, raw and hashes.
         - ``{types}``: the same, each with its type, for ``json_to_recordset``.
@@ -108,7 +108,7 @@ class Table:
         - ``{excluded}``: ``name = EXCLUDED.name`` for each column that a newer copy overwrites.
         - ``{mapped}``: ``name = s.name`` for each column that follows from the stored object.
         - ``{hashed}``: ``name = coalesce(s.name, t.name)`` for each hash.
-        - ``{table}``, ``{place}``: the name of the table, and its column of time for windows.
+        - ``{table}``, ``{time_column}``: the name of the table, and its column of time for windows.
         - ``{key_columns}``: the columns of its key; ``{group}``: the first of them.
         - ``{key_text}``: the key of ``t`` as text.
         - ``{same_key}``: the condition that a row ``t`` and a row ``s`` have the same key.
@@ -132,7 +132,7 @@ class Table:
             "mapped": _list("{0} = s.{0}", [c.name for c in mapped] + ["flags"]),
             "hashed": _list("{0} = coalesce(s.{0}, t.{0})", self.hashes),
             "table": self.name,
-            "place": self.place,
+            "time_column": self.time_column,
             "group": self.key[0],
             "key_columns": _list("{0}", self.key),
             "key_text": _list("t.{0}::text", self.key),

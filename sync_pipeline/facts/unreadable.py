@@ -70,13 +70,13 @@ def postpone(
 
 
 def readable(conn: Connection, repo_id: int, job_type: JobType, detail: str) -> None:
-    """The detail can be read again; merge requests lack it until :func:`forget`."""
+    """The detail can be read again; merge requests lack it until :func:`delete`."""
     conn.execute(_SQL["readable"], {"repo_id": repo_id, "job_type": str(job_type), "detail": detail})
 
 
-def forget(conn: Connection, repo_id: int, job_type: JobType, detail: str) -> None:
+def delete(conn: Connection, repo_id: int, job_type: JobType, detail: str) -> None:
     """Every merge request that lacks the detail was read since it can be read, or has it deferred."""
-    conn.execute(_SQL["forget"], {"repo_id": repo_id, "job_type": str(job_type), "detail": detail})
+    conn.execute(_SQL["delete"], {"repo_id": repo_id, "job_type": str(job_type), "detail": detail})
 
 
 def without(

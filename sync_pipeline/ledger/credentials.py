@@ -45,4 +45,4 @@ def stops(conn: Connection) -> list[Stop]:
 
 def unanswered(conn: Connection) -> list[Stop]:
     """The latest refusal of each server where no complete look came after it, by instance."""
-    return [Stop(**row) for row in conn.execute(_SQL["unanswered"]).fetchall()]
+    return [Stop(**row) for row in conn.execute(_SQL["unresolved_stops"]).fetchall()]

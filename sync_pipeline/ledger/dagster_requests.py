@@ -79,7 +79,7 @@ def is_done(conn: Connection, request: JobRequest) -> bool:
 
 def put_down(conn: Connection, lately: timedelta, limit: int) -> dict[UUID, str]:
     """Jobs of people that ended with their run, newest first, with the id of that Dagster run."""
-    rows = conn.execute(_SQL["put_down"], {"lately": lately, "limit": limit})
+    rows = conn.execute(_SQL["interrupted"], {"lately": lately, "limit": limit})
     return {row["job_id"]: row["dagster_run_id"] for row in rows}
 
 

@@ -45,8 +45,8 @@ class Root:
     error: str | None
 
     def __str__(self) -> str:
-        place = "" if self.scope == "membership" else f":{self.group_path or self.group_id}"
-        return f"gitlab:{self.scope}{place}"
+        namespace = "" if self.scope == "membership" else f":{self.group_path or self.group_id}"
+        return f"gitlab:{self.scope}{namespace}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +163,12 @@ def record_seen(conn: Connection, repo_ids: Sequence[int]) -> list[int]:
     return [row["repo_id"] for row in conn.execute(_SQL["seen"], {"repo_ids": list(repo_ids)})]
 
 
-def record_missed(conn: Connection, repo_ids: Sequence[int], *, looks: int, after: float) -> list[Missed]:
-    """A complete listing does not show these. Ripe are those that ``looks`` listings in a row have missed,
-    over at least ``after`` seconds."""
-    params = {"repo_ids": list(repo_ids), "looks": looks, "after": after}
+def record_missed(
+    conn: Connection, repo_ids: Sequence[int], *, confirmations: int, after: float
+) -> list[Missed]:
+    """A complete listing does not show these. Ripe are those that ``confirmations`` listings in a row
+    have missed, over at least ``after`` seconds."""
+    params = {"repo_ids": list(repo_ids), "confirmations": confirmations, "after": after}
     return [Missed(**row) for row in conn.execute(_SQL["missed"], params)]
 
 

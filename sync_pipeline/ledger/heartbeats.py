@@ -67,6 +67,6 @@ def silent(conn: Connection) -> list[Heartbeat]:
     return [one for one in read(conn) if one.silent]
 
 
-def forget(conn: Connection, name: str) -> bool:
+def delete(conn: Connection, name: str) -> bool:
     """Expect no tick of ``name`` any more; False if there was none."""
-    return conn.execute(_SQL["forget"], {"name": name}).rowcount == 1
+    return conn.execute(_SQL["delete"], {"name": name}).rowcount == 1

@@ -135,7 +135,7 @@ def cut(conn: Connection, job_id: UUID, piece: Window, rest: Window) -> UUID | N
     params = {"job_id": job_id, "rest": range_params(rest)["period"]} | range_params(piece)
     try:
         with conn.transaction():
-            row = conn.execute(_SQL["uncut"], params).fetchone()
+            row = conn.execute(_SQL["lock_for_split"], params).fetchone()
             if row is None:
                 return None
             kept = {"max_attempts": row["max_attempts"], "config_hash": row["config_hash"] or ""}
@@ -200,7 +200,7 @@ def claim(
         if pauses.of_job(conn, job_id) is not None:
             return None
         row = conn.execute(_SQL["claim"], params).fetchone()
-        if row is None and conn.execute(_SQL["bury"], params).fetchone() is None:
+        if row is None and conn.execute(_SQL["give_up"], params).fetchone() is None:
             return None
         conn.execute(_SQL["close_lost_runs"], params)
         if owner["claim_token"] is not None:
@@ -344,7 +344,7 @@ def add_batch(
     window: Window,
     covers: bool,
     counts: Counts,
-    owed: int = 0,
+    deferred: int = 0,
     evidence: Evidence | None = None,
     calls: int = 0,
     seconds: float = 0.0,
@@ -360,7 +360,7 @@ def add_batch(
             "fence": fence,
             "covers": covers,
             **asdict(counts),
-            "owed": owed,
+            "deferred": deferred,
             "position": evidence and evidence.position,
             "first_key": evidence and evidence.first_key,
             "last_key": evidence and evidence.last_key,

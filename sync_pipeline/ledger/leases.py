@@ -72,7 +72,7 @@ def acquire(
         candidate = conn.execute(_SQL["candidate"], params).fetchone()
         if candidate is not None:
             taken = only_row(conn.execute(_SQL["take"], params | candidate))
-            conn.execute(_SQL["forget_waiters"], params | candidate)
+            conn.execute(_SQL["delete_waiters"], params | candidate)
             return Lease(candidate["lock_id"], taken["fence"])
     overdue = conn.execute(_SQL["overdue"], params).fetchone()
     if overdue is not None:

@@ -27,8 +27,8 @@ _BLOCKS_LOCK = 0x5C3_0002
 _RESYNC_LOCK = 0x5C3_0007
 # A plan looks at about so many waiting jobs; a long backlog must not make ticks slow. They are shared out
 # evenly, at least one to each that has any, so that the backlog of one hides no other.
-_JOBS_LOOKED_AT = 4000
-_SAMPLES_LOOKED_AT = 20_000
+_MAX_JOBS_READ = 4000
+_MAX_SAMPLES_READ = 20_000
 
 
 _SQL = queries("planning")
@@ -60,11 +60,11 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
     with conn.transaction():
         now = only_row(conn.execute(_SQL["now"]))
         assets = conn.execute(_SQL["units"]).fetchall()
-        jobs = conn.execute(_SQL["jobs"], {"jobs_looked_at": _JOBS_LOOKED_AT}).fetchall()
+        jobs = conn.execute(_SQL["jobs"], {"jobs_looked_at": _MAX_JOBS_READ}).fetchall()
         looked_at = {
             "seconds": sample_seconds,
             "newest": newest,
-            "samples_looked_at": _SAMPLES_LOOKED_AT,
+            "samples_looked_at": _MAX_SAMPLES_READ,
         }
         samples = conn.execute(_SQL["samples"], looked_at).fetchall()
         buckets = conn.execute(_SQL["buckets"], {"burst": burst}).fetchall()
@@ -78,7 +78,7 @@ def snapshot(conn: Connection, *, sample_seconds: float, newest: int, burst: flo
 
 def serve(conn: Connection, tenants: Collection[str]) -> None:
     """Write down that live syncing of each of these tenants was started now."""
-    conn.execute(_SQL["serve"], {"tenants": sorted(tenants)})
+    conn.execute(_SQL["record_served"], {"tenants": sorted(tenants)})
 
 
 def decided(conn: Connection, decisions: Mapping[UUID, Mapping[str, Any]], *, dispatched: bool) -> None:

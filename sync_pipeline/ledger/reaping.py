@@ -20,7 +20,7 @@ from sync_pipeline.ledger import sessions
 
 _REAPER_LOCK = 0x5C3_0003
 # Claims that are looked at for a dead process; those that ended longest ago come first.
-_CLAIMS_LOOKED_AT = 1000
+_MAX_CLAIMS_READ = 1000
 
 
 _SQL = queries("reaping")
@@ -37,7 +37,7 @@ def running_jobs(
 ) -> list[dict[str, Any]]:
     """Every claim, or those of one (repository, job type), the one that ends first at the start; at most
     1,000."""
-    params = {"limit": _CLAIMS_LOOKED_AT, "repo_id": repo_id, "job_type": job_type}
+    params = {"limit": _MAX_CLAIMS_READ, "repo_id": repo_id, "job_type": job_type}
     return conn.execute(_SQL["running"], params).fetchall()
 
 
@@ -96,10 +96,10 @@ def ended_waiters(conn: Connection, limit: int) -> list[dict[str, Any]]:
     return conn.execute(_SQL["waiters"], {"limit": limit}).fetchall()
 
 
-def forget_waiter(conn: Connection, lock_id: int, waiter: UUID, expires_at: datetime) -> bool:
+def delete_waiter(conn: Connection, lock_id: int, waiter: UUID, expires_at: datetime) -> bool:
     """Take such a wish back; False if its owner asked again."""
     params = {"lock_id": lock_id, "waiter": waiter, "expires_at": expires_at}
-    return conn.execute(_SQL["forget"], params).rowcount == 1
+    return conn.execute(_SQL["delete_waiter"], params).rowcount == 1
 
 
 def signs_of_life(conn: Connection, run_ids: Sequence[str]) -> dict[str, dict[str, Any]]:

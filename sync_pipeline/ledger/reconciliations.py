@@ -64,7 +64,7 @@ def put(
             "fields": list(one.fields),
             "number": number,
         }
-        | range_params(one.place)
+        | range_params(one.position)
         for one in found
     ]
     if rows:

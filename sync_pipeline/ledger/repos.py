@@ -226,8 +226,8 @@ def relocate_svn(
     }
     if conn.execute(_SQL["relocate"], params).fetchone() is None:
         return False
-    conn.execute(_SQL["forget_access"], params)
-    conn.execute(_SQL["forget_hint"], params)
+    conn.execute(_SQL["reset_access"], params)
+    conn.execute(_SQL["reset_hint"], params)
     return True
 
 
@@ -269,7 +269,7 @@ def source_created_at(conn: Connection, repo_id: int, seen: datetime | None) -> 
     return None if row is None else row["source_created_at"]
 
 
-def record_look(conn: Connection, repo_id: int, look: ProjectInfo, *, actor: str) -> list[str]:
+def record_project(conn: Connection, repo_id: int, look: ProjectInfo, *, actor: str) -> list[str]:
     """Record the result of a visit to a project, and an event for each change since the last one. Events are
     ``moved``, ``tenant``, ``default_branch``, ``archived``, ``unarchived``, ``pending_deletion``,
     ``restored``. Returns their names.

@@ -85,7 +85,7 @@ def batch(conn: Connection, batch_id: int) -> BatchRow | None:
 
 def was_there(conn: Connection, *, run_id: UUID | None = None, batch_id: int | None = None) -> bool:
     """True if coverage once grew by that run or batch, also where its records were removed since then."""
-    return conn.execute(_SQL["was_there"], {"run_id": run_id, "batch_id": batch_id}).fetchone() is not None
+    return conn.execute(_SQL["exists_batch"], {"run_id": run_id, "batch_id": batch_id}).fetchone() is not None
 
 
 def begun(conn: Connection, repo_id: int, job_type: JobType, mode: Mode, since: datetime) -> list[UUID]:

@@ -135,8 +135,8 @@ def replace(
         if row is None:
             raise ConfigurationError(f"repository {repo_id} has no {job_type}; see `scm-sync repo list`")
         conn.execute(_SQL["snapshot_event"], params)
-        if not covered and (forget := FACTS[job_type].forget) is not None:
-            conn.execute(forget, params)
+        if not covered and (on_reset := FACTS[job_type].on_reset) is not None:
+            conn.execute(on_reset, params)
     return int(row["generation"])
 
 
@@ -159,9 +159,9 @@ def record_visit(
     conn.execute(_SQL["visited"], params)
 
 
-def record_sweep(conn: Connection, *, repo_id: int, job_type: JobType, sweep_rev: int) -> None:
+def record_scan(conn: Connection, *, repo_id: int, job_type: JobType, sweep_rev: int) -> None:
     """The rolling sweep goes on at ``sweep_rev`` next time."""
-    conn.execute(_SQL["swept"], _key(repo_id, job_type) | {"sweep_rev": sweep_rev})
+    conn.execute(_SQL["record_scan"], _key(repo_id, job_type) | {"sweep_rev": sweep_rev})
 
 
 def events(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[dict[str, Any]]:

@@ -23,13 +23,13 @@ from sync_pipeline.ledger import discovery, planning, servers
 from sync_pipeline.orchestration.partitions import ensure_blocks
 from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource, SvnResource
 from sync_pipeline.orchestration.ticks import heartbeat, skips_outages
-from sync_pipeline.reports.health import ANSWERS, NOT_ASKED, reason_of_server
+from sync_pipeline.reports.health import ANSWER_CODES, NOT_ASKED, reason_of_server
 from sync_pipeline.scheduling import credentials
 from sync_pipeline.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_SHORTEST_LOOK = 0.2
+_MIN_CHECK_SECONDS = 0.2
 # A time-out counts only if the request had most of a tick's time. At the usual 3 s, svn info then had 1.8 s
 # or more.
 _SHARE_THAT_COUNTS = 0.8
@@ -81,16 +81,22 @@ def _changes_sensor(
         deadline = time.monotonic() + settings.sensors.changes_max_seconds
         summary: list[str] = []
         every = settings.sensors.interval_seconds
-        with postgres.database() as database, heartbeat(database, settings, name, every=every) as say:
+        with postgres.database() as database, heartbeat(database, settings, name, every=every) as record_tick:
             if server is not None:
                 root, line = _list_newest(database, gitlab, server, root, deadline)
                 summary.append(line)
             if svn_repositories or server is None:
-                last, line = _look(
-                    context.instance, database, settings, svn, _turn(svn_repositories, last), last, deadline
+                last, line = _check_repositories(
+                    context.instance,
+                    database,
+                    settings,
+                    svn,
+                    _rotated(svn_repositories, last),
+                    last,
+                    deadline,
                 )
                 summary.append(line)
-            say("; ".join(summary))
+            record_tick("; ".join(summary))
         context.update_cursor(json.dumps({"version": 1, "last": last, "root": root}))
         return dg.SkipReason("; ".join(summary))
 
@@ -125,7 +131,7 @@ def _list_newest(
     what = "the membership" if root is None or root.group_id is None else visible(root.group_path or "")
     if problem is not None:
         return number, f"not asked: {problem}"
-    seconds = max(deadline - time.monotonic(), _SHORTEST_LOOK)
+    seconds = max(deadline - time.monotonic(), _MIN_CHECK_SECONDS)
     with database.connection() as conn:
         is_patient = servers.is_doubted(conn, instance, Kind.GITLAB)
     if is_patient:
@@ -157,17 +163,17 @@ def _note_server(
     conn: Connection,
     instance: str,
     kind: Kind,
-    looks: Sequence[SyncError | None],
+    results: Sequence[SyncError | None],
     *,
     was_patient: bool = False,
 ) -> None:
-    """Record whether a server answers. ``looks`` has the error of each request, None where it succeeded; one
-    answer is enough. Errors that do not concern the server change nothing. ``was_patient``: the last request
-    waited longer than a tick."""
-    if any(error is None or error.code in ANSWERS for error in looks):
+    """Record whether a server answers. ``results`` has the error of each request, None where it succeeded;
+    one answer is enough. Errors that do not concern the server change nothing. ``was_patient``: the last
+    request waited longer than a tick."""
+    if any(error is None or error.code in ANSWER_CODES for error in results):
         servers.record_answer(conn, instance, kind)
         return
-    away = [error for error in looks if error is not None and reason_of_server(error.code) is not None]
+    away = [error for error in results if error is not None and reason_of_server(error.code) is not None]
     if away:
         last = away[-1]
         servers.record_failure(
@@ -178,33 +184,33 @@ def _note_server(
 # SVN ----------------------------------------------------------------------------------------------------
 
 
-def _turn(active: Sequence[Repository], last: int) -> list[Repository]:
+def _rotated(active: Sequence[Repository], last: int) -> list[Repository]:
     """Every repository once, beginning after ``last``."""
     return [r for r in active if r.repo_id > last] + [r for r in active if r.repo_id <= last]
 
 
-def _look(
+def _check_repositories(
     instance: dg.DagsterInstance,
     database: Database,
     settings: Settings,
     svn: SvnResource,
-    turn: Sequence[Repository],
+    repositories: Sequence[Repository],
     last: int,
     deadline: float,
 ) -> tuple[int, str]:
-    """Visit as many of ``turn`` as fit the limits; returns the last one looked at, and one line."""
+    """Visit as many of ``repositories`` as fit the limits; returns the last one looked at, and one line."""
     seen, failed, highest, ended = 0, 0, 0, ""
     # By server: a relocated repository keeps its sensor and has another one.
-    looks: dict[str, list[SyncError | None]] = {}
+    results: dict[str, list[SyncError | None]] = {}
     patient: set[str] = set()
-    for repository in turn[: settings.sensors.changes_per_tick]:
+    for repository in repositories[: settings.sensors.changes_per_tick]:
         left = deadline - time.monotonic()
-        if left < _SHORTEST_LOOK and seen:
+        if left < _MIN_CHECK_SECONDS and seen:
             break
         head: int | None = None
         failure: SyncError | None = None
         # All that is left: a look that is given up early proves nothing.
-        seconds = max(left, _SHORTEST_LOOK)
+        seconds = max(left, _MIN_CHECK_SECONDS)
         if not seen:
             with database.connection() as conn:
                 if servers.is_doubted(conn, repository.instance, Kind.SVN):
@@ -234,7 +240,7 @@ def _look(
                 )
         last = repository.repo_id
         if not cut:
-            looks.setdefault(repository.instance, []).append(failure)
+            results.setdefault(repository.instance, []).append(failure)
         seen += 1
         failed += failure is not None
         highest = max(highest, head or 0)
@@ -242,9 +248,9 @@ def _look(
             # The rest of the tick is too short for another request.
             break
     with database.connection() as conn:
-        for server, summary in looks.items():
+        for server, summary in results.items():
             # Where none of them answered, the server is the cause; its other repositories show that too.
             _note_server(conn, server, Kind.SVN, summary, was_patient=server in patient)
     if highest:
         ensure_blocks(instance, database, highest)
-    return last, f"looked at {seen} of {len(turn)}, {failed} failed{ended}"
+    return last, f"looked at {seen} of {len(repositories)}, {failed} failed{ended}"

@@ -69,13 +69,13 @@ _ORPHAN_SECONDS = 120
 # Threads that wait: for the process behind it, and there for runs that start and ticks that go on. Dagster's
 # number is by processors; with two of them six calls made every further one look slow.
 _WAITING_CALLS = 64
-_LOOK_SECONDS = 1.0
-_STILL_LOOKS = 120
+_POLL_SECONDS = 1.0
+_MIN_PINGS = 120
 _LONGEST_PAUSE = 60.0
 _WAIT_SECONDS = 0.2
 _WAITS = 1200
 # The error of a Dagster process that ends once its runs have ended. It has no other mark.
-_TOLD_TO_END = "after telling it to shut down"
+_SHUTDOWN_MESSAGE = "after telling it to shut down"
 
 _log = logging.getLogger("dagster.code_server")
 
@@ -89,10 +89,10 @@ class Ping:
     sleeps: bool
 
 
-def hangs(looks: Sequence[Ping]) -> bool:
+def hangs(pings: Sequence[Ping]) -> bool:
     """True if a process will never answer: it was asked all the time, only slept and used no processor. Looks
     are counted, not seconds, because a suspended machine proves nothing."""
-    return len(looks) >= _STILL_LOOKS and all(look.sleeps and look.cpu == looks[0].cpu for look in looks)
+    return len(pings) >= _MIN_PINGS and all(ping.sleeps and ping.cpu == pings[0].cpu for ping in pings)
 
 
 @dataclass
@@ -105,8 +105,8 @@ class _Loaded:
     error: str | None
     replaced: threading.Event = field(default_factory=threading.Event)
     asked: bool = False
-    told_to_end: bool = False
-    looks: deque[Ping] = field(default_factory=lambda: deque(maxlen=_STILL_LOOKS))
+    asked_to_end: bool = False
+    pings: deque[Ping] = field(default_factory=lambda: deque(maxlen=_MIN_PINGS))
 
     @property
     def lives(self) -> bool:
@@ -116,7 +116,7 @@ class _Loaded:
     @property
     def serves(self) -> bool:
         """True while it is there and takes runs."""
-        return self.lives and not self.told_to_end
+        return self.lives and not self.asked_to_end
 
 
 class CodeServer(DagsterProxyApiServicer):
@@ -130,7 +130,7 @@ class CodeServer(DagsterProxyApiServicer):
         self._loaded: _Loaded | None = None
         self._over = threading.Event()
         super().__init__(**options)
-        threading.Thread(target=self._look_after, name="look after", daemon=True).start()
+        threading.Thread(target=self._watch, name="look after", daemon=True).start()
 
     # Called by Dagster's constructor: a location that cannot be loaded is served too, and the page says why.
     def _reload_location(self) -> None:
@@ -178,9 +178,9 @@ class CodeServer(DagsterProxyApiServicer):
             if self._over.is_set() or self._shutdown_once_executions_finish_event.is_set():
                 return reply
             result = deserialize_value(reply.serialized_start_run_result, StartRunResult)
-            if loaded is None or result.success or _TOLD_TO_END not in (result.message or ""):
+            if loaded is None or result.success or _SHUTDOWN_MESSAGE not in (result.message or ""):
                 return reply
-            loaded.told_to_end = True
+            loaded.asked_to_end = True
 
     def CancelExecution(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Stop a run, also one whose process was started by a process that is gone."""
@@ -248,12 +248,12 @@ class CodeServer(DagsterProxyApiServicer):
                 break
         return self._loaded
 
-    def _look_after(self) -> None:
+    def _watch(self) -> None:
         """Replace the process when it ended, was told to end, or hangs. Only this and a reload start a
         process, so a process that does not start costs one attempt a minute."""
-        pause = _LOOK_SECONDS
+        pause = _POLL_SECONDS
         while not self._over.wait(pause):
-            pause = _LOOK_SECONDS
+            pause = _POLL_SECONDS
             loaded = self._loaded
             why = _unfit(loaded)
             if why is None:
@@ -276,7 +276,7 @@ def _unfit(loaded: _Loaded | None) -> str | None:
         return "did not start"
     if not loaded.lives:
         return f"ended by itself with {loaded.process.server_process.returncode}"
-    if loaded.told_to_end:
+    if loaded.asked_to_end:
         return "was told to end"
     if _hangs(loaded):
         # Its runs are processes of their own and go on.
@@ -287,7 +287,7 @@ def _unfit(loaded: _Loaded | None) -> str | None:
 
 def _ask(loaded: _Loaded) -> None:
     """Send heartbeats for as long as the process is in use; ``asked`` while one waits for its answer."""
-    while not loaded.replaced.wait(_LOOK_SECONDS):
+    while not loaded.replaced.wait(_POLL_SECONDS):
         loaded.asked = True
         with contextlib.suppress(DagsterUserCodeUnreachableError):
             loaded.client.heartbeat("alive")
@@ -297,15 +297,15 @@ def _ask(loaded: _Loaded) -> None:
 def _hangs(loaded: _Loaded) -> bool:
     """Have one more look at the process; see :func:`hangs`."""
     if not loaded.asked:
-        loaded.looks.clear()
+        loaded.pings.clear()
         return False
     try:
         process = psutil.Process(loaded.process.pid)
         used = process.cpu_times()
-        loaded.looks.append(Ping(used.user + used.system, process.status() == psutil.STATUS_SLEEPING))
+        loaded.pings.append(Ping(used.user + used.system, process.status() == psutil.STATUS_SLEEPING))
     except psutil.Error:
-        loaded.looks.clear()
-    return hangs(loaded.looks)
+        loaded.pings.clear()
+    return hangs(loaded.pings)
 
 
 def _end(loaded: _Loaded) -> None:
@@ -345,13 +345,13 @@ def _divert(log: Path) -> None:
 def main() -> None:
     """Serve on the socket that the command names, until a signal or until it is told to end."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("place", type=Path)
+    parser.add_argument("socket_path", type=Path)
     parser.add_argument("log", type=Path)
     given = parser.parse_args()
-    place: Path = given.place
+    socket_path: Path = given.socket_path
     _divert(given.log)
     # The process behind it listens in the same private folder; runs keep the folder of this machine.
-    tempfile.tempdir = str(place.parent)
+    tempfile.tempdir = str(socket_path.parent)
     os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(_WAITING_CALLS))
     setup_interrupt_handlers()
     over = threading.Event()
@@ -377,7 +377,7 @@ def main() -> None:
     server = DagsterGrpcServer(
         server_termination_event=over,
         dagster_api_servicer=servicer,
-        socket=str(place),
+        socket=str(socket_path),
         threadpool_executor=FuturesAwareThreadPoolExecutor(max_workers=_WAITING_CALLS),
         logger=_log,
     )

@@ -19,14 +19,14 @@ RELOAD_SECONDS = 60
 """How long a caller waits for a reload, which continues after that."""
 
 
-def command(place: Path, log: Path) -> list[str]:
-    """The command that serves the definitions on the socket ``place``. The output of runs is added to
+def command(socket_path: Path, log: Path) -> list[str]:
+    """The command that serves the definitions on the socket ``socket_path``. The output of runs is added to
     ``log``; its own lines for a person go to stderr."""
-    return [sys.executable, "-m", "sync_pipeline.orchestration.code_proxy", str(place), str(log)]
+    return [sys.executable, "-m", "sync_pipeline.orchestration.code_proxy", str(socket_path), str(log)]
 
 
-def reload(place: str) -> bool:
-    """Load the definitions again in the code server on the socket ``place``; page and daemon notice. False
+def reload(socket_path: str) -> bool:
+    """Load the definitions again in the code server at ``socket_path``; page and daemon notice. False
     where that still goes on after RELOAD_SECONDS. Raises SyncError with one line if they cannot be loaded,
     and then the former ones stay, or if it is away."""
     import grpc
@@ -37,7 +37,7 @@ def reload(place: str) -> bool:
     )
 
     try:
-        DagsterGrpcClient(socket=place).reload_code(timeout=RELOAD_SECONDS)
+        DagsterGrpcClient(socket=socket_path).reload_code(timeout=RELOAD_SECONDS)
     except DagsterUserCodeUnreachableError as error:
         cause = error.__cause__
         if isinstance(cause, grpc.Call) and cause.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -47,7 +47,7 @@ def reload(place: str) -> bool:
     return True
 
 
-def answers(place: Path) -> bool:
+def is_answering(socket_path: Path) -> bool:
     """True once the process with the definitions answers through the socket; waits for it as long as Dagster
     waits for a call."""
     from sync_pipeline.orchestration.dagster_internals import (
@@ -55,10 +55,10 @@ def answers(place: Path) -> bool:
         DagsterUserCodeUnreachableError,
     )
 
-    if not place.exists():
+    if not socket_path.exists():
         return False
     try:
-        DagsterGrpcClient(socket=str(place)).ping("ready")
+        DagsterGrpcClient(socket=str(socket_path)).ping("ready")
     except DagsterUserCodeUnreachableError:
         return False
     return True

@@ -92,9 +92,9 @@ def _reason(event: dg.DagsterEvent) -> tuple[str, bool]:
     """Why a step failed, and whether that is a description for people; else it is the text of an
     exception."""
     data = event.step_failure_data
-    told = data.user_failure_data
-    if told is not None and told.description:
-        return told.description, True
+    failure = data.user_failure_data
+    if failure is not None and failure.description:
+        return failure.description, True
     return cause_of(data.error) if data.error else event.message or "the step failed", False
 
 

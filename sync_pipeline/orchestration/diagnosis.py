@@ -46,7 +46,7 @@ def dagster_checks(settings: Settings, database_url: str | None) -> dict[str, Fi
 
 def _runs(settings: Settings, database_url: str | None) -> Finding:
     """Whether Dagster can start runs. One that fails before it begins has no row in our ledger."""
-    starts = run_starts.look(settings, database_url or "")
+    starts = run_starts.read_starts(settings, database_url or "")
     if starts is None:
         return skipped("Dagster's tables cannot be read")
     if not starts.runs:
@@ -85,7 +85,7 @@ def _storage(settings: Settings, database_url: str | None) -> tuple[Finding, boo
             return skipped("the database does not answer"), False
         else:
             url = environment.dagster_url(database_url, environment.DAGSTER_SCHEMA)
-        server = diagnosis.look(url.replace("+psycopg2", "", 1), _CONNECT_SECONDS, variable)
+        server = diagnosis.inspect(url.replace("+psycopg2", "", 1), _CONNECT_SECONDS, variable)
     except ConfigurationError as error:
         return failed(*error_text(error, f"correct {variable}")), False
     if server.has_runs:

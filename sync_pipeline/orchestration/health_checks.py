@@ -73,7 +73,7 @@ def check_metadata(verdict: health.HealthResult, spec: str) -> Mapping[str, Any]
     found["queued_windows"] = len(facts.queued)
     found["dead_windows"] = len(facts.failed)
     found["quarantined_rows"] = facts.quarantined
-    found["owed_details"] = facts.obligations
+    found["owed_details"] = facts.deferred_fetches
     found["different_rows"] = facts.missing + facts.extra + facts.changed
     if facts.revisions_behind is not None:
         found["revisions_behind"] = facts.revisions_behind

@@ -32,19 +32,19 @@ from sync_pipeline.scheduling import credentials
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings, load_settings
 
-ATTENDANCE, SERVERS, HELD, LOCATION = "attendance", "servers", "held_back", "code_location"
+LIVENESS, SERVERS, BLOCKED, LOCATION = "attendance", "servers", "held_back", "code_location"
 
 _DESCRIPTIONS = {
-    ATTENDANCE: "Fails if a sensor, schedule or loop misses its ticks, or no running pool accepts an asset.",
+    LIVENESS: "Fails if a sensor, schedule or loop misses its ticks, or no running pool accepts an asset.",
     SERVERS: "Fails if a server does not answer or refuses our token.",
-    HELD: "Fails if something is paused or switched off, or a circuit breaker is open.",
+    BLOCKED: "Fails if something is paused or switched off, or a circuit breaker is open.",
     LOCATION: "Fails if runs cannot load the code location: invalid settings or catalog snapshot.",
 }
 _SHOWN = 50
 
 
 @dataclass(frozen=True, slots=True)
-class FleetVerdict:
+class FleetResult:
     """The result of a fleet-wide check. ``wrong`` names each defect without its age, so that two verdicts can
     be compared; the page shows ``metadata``."""
 
@@ -69,15 +69,15 @@ class FleetVerdict:
         )
 
 
-def fleet_verdicts(conn: Connection, tokens: Credentials, settings: Settings) -> list[FleetVerdict]:
+def fleet_results(conn: Connection, tokens: Credentials, settings: Settings) -> list[FleetResult]:
     """The fleet-wide checks as of now, with the tokens and settings in force."""
     return [read(conn, tokens, settings) for read in _CHECKS.values()]
 
 
-def _attendance(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
+def _liveness(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     silent, unserved = heartbeats.silent(conn), pools.unserved(conn)
-    return FleetVerdict(
-        ATTENDANCE,
+    return FleetResult(
+        LIVENESS,
         (*(one.name for one in silent), *(f"{one.spec} {one.job_type}" for one in unserved)),
         dg.AssetCheckSeverity.WARN,
         {
@@ -90,14 +90,14 @@ def _attendance(conn: Connection, tokens: Credentials, settings: Settings) -> Fl
     )
 
 
-def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
+def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     wrong: list[str] = []
     metadata: dict[str, str | int] = {}
 
-    def add(place: str, reason: HealthReason, line: str) -> None:
-        wrong.append(f"{place} {reason}")
-        metadata[place] = visible(f"{reason}: {line}")
-        metadata[f"{place}: what to do"] = remedy(reason)
+    def add(subject: str, reason: HealthReason, line: str) -> None:
+        wrong.append(f"{subject} {reason}")
+        metadata[subject] = visible(f"{reason}: {line}")
+        metadata[f"{subject}: what to do"] = remedy(reason)
 
     for one in servers.failing(conn):
         reason = reason_of_server(one.error_code)
@@ -112,10 +112,10 @@ def _servers(conn: Connection, tokens: Credentials, settings: Settings) -> Fleet
             add(f"{Kind.GITLAB} {instance}", HealthReason.CREDENTIAL, problem)
     severity = dg.AssetCheckSeverity.ERROR
     counts = {"failing_count": len(wrong)}
-    return FleetVerdict(SERVERS, tuple(wrong), severity, counts | (metadata or {"servers": "all answer"}))
+    return FleetResult(SERVERS, tuple(wrong), severity, counts | (metadata or {"servers": "all answer"}))
 
 
-def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
+def _blocked(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     """Critical paths that are switched off, pauses in force, and circuit breakers that are not closed."""
     wrong = list(settings.switched_off)
     metadata: dict[str, str | int] = {
@@ -125,10 +125,10 @@ def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVer
     paused = pauses.active(conn)
     for pause in paused[:_SHOWN]:
         name = f"pause {pause.pause_id}"
-        place = pause.instance or pause.tenant or (pause.repo_id and f"repository {pause.repo_id}")
+        subject = pause.instance or pause.tenant or (pause.repo_id and f"repository {pause.repo_id}")
         end = f"until {pause.until:%Y-%m-%d %H:%M:%S} UTC" if pause.until else "until it is resumed"
         wrong.append(name)
-        metadata[name] = visible(f"{place or 'everything'} {end} ({pause.actor}: {pause.reason})")
+        metadata[name] = visible(f"{subject or 'everything'} {end} ({pause.actor}: {pause.reason})")
         metadata["paused: what to do"] = remedy("paused")
     for one in breakers.read(conn) if settings.breaker.enabled else ():
         if one.state != BreakerState.CLOSED:
@@ -139,10 +139,10 @@ def _held(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVer
             metadata[f"{state}: what to do"] = remedy(state)
     counts = {"held_back_count": len(wrong) + max(0, len(paused) - _SHOWN)}
     warn = dg.AssetCheckSeverity.WARN
-    return FleetVerdict(HELD, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
+    return FleetResult(BLOCKED, tuple(wrong), warn, counts | (metadata or {"held_back": "nothing"}))
 
 
-def _location(conn: Connection, tokens: Credentials, settings: Settings) -> FleetVerdict:
+def _location(conn: Connection, tokens: Credentials, settings: Settings) -> FleetResult:
     """Each run loads the settings and the snapshot anew, while the sensors go on with those of before."""
     wrong: tuple[str, ...] = ()
     try:
@@ -152,7 +152,7 @@ def _location(conn: Connection, tokens: Credentials, settings: Settings) -> Flee
         wrong = tuple(map(one_line, error.problems))
     metadata: dict[str, str | int] = {"problem_count": len(wrong)}
     metadata |= {f"problem {number}": line for number, line in enumerate(wrong, 1)}
-    return FleetVerdict(LOCATION, wrong, dg.AssetCheckSeverity.ERROR, metadata)
+    return FleetResult(LOCATION, wrong, dg.AssetCheckSeverity.ERROR, metadata)
 
 
 def _names(**found: Collection[object]) -> list[str]:
@@ -163,10 +163,10 @@ def _is_active(repository: Repository) -> bool:
     return repository.lifecycle is Lifecycle.ACTIVE
 
 
-_CHECKS: Mapping[str, Callable[[Connection, Credentials, Settings], FleetVerdict]] = {
-    ATTENDANCE: _attendance,
+_CHECKS: Mapping[str, Callable[[Connection, Credentials, Settings], FleetResult]] = {
+    LIVENESS: _liveness,
     SERVERS: _servers,
-    HELD: _held,
+    BLOCKED: _blocked,
     LOCATION: _location,
 }
 

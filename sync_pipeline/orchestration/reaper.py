@@ -37,7 +37,7 @@ _AT_WORK = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 _UNFINISHED_BACKFILLS = (BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING)
 _BACKFILL_TAG = "dagster/backfill"
 _BACKFILL_GRACE = timedelta(hours=1)
-_BACKFILLS_LOOKED_AT = 20
+_MAX_BACKFILLS_READ = 20
 _SLOT_GRACE = timedelta(seconds=60)
 # A tick ends well within Dagster's limit; the next tick does the rest.
 _TICK_SECONDS = 4.0
@@ -73,11 +73,14 @@ def reaper_sensor(settings: Settings) -> dg.SensorDefinition:
         postgres: PostgresResource,
     ) -> dg.SkipReason:
         every = settings.reaper.interval_seconds
-        with postgres.database() as database, heartbeat(database, settings, REAPER, every=every) as say:
+        with (
+            postgres.database() as database,
+            heartbeat(database, settings, REAPER, every=every) as record_tick,
+        ):
             report = reap_all(database, settings, context.instance, seconds=_TICK_SECONDS)
             for line in (*(item.line for item in report.items), *report.errors):
                 _log.warning("%s", line)
-            say(report.summary())
+            record_tick(report.summary())
         return dg.SkipReason(report.summary())
 
     return reaper
@@ -172,7 +175,7 @@ def _name_backfills(_: Database, instance: dg.DagsterInstance, report: ReapRepor
     """Backfills that are open although all their runs ended long ago. They are only reported: the daemon
     ends them when it can load their code location, and a second writer would overwrite its changes."""
     for status in _UNFINISHED_BACKFILLS:
-        for backfill in instance.get_backfills(status=status, limit=_BACKFILLS_LOOKED_AT):
+        for backfill in instance.get_backfills(status=status, limit=_MAX_BACKFILLS_READ):
             tag = {_BACKFILL_TAG: backfill.backfill_id}
             if instance.get_runs_count(dg.RunsFilter(tags=tag, statuses=UNFINISHED)):
                 continue

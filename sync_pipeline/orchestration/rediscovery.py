@@ -79,7 +79,7 @@ def _job() -> dg.JobDefinition:
 def rediscovery_schedule(settings: Settings) -> dg.ScheduleDefinition:
     """The schedule that starts the job when a root is due or the snapshot is older than the catalog."""
 
-    def look(database: Database, settings: Settings) -> tuple[bool, str]:
+    def check(database: Database, settings: Settings) -> tuple[bool, str]:
         due = _due(database, settings, Readers(settings, database))
         if due or _snapshot_is_old(database, settings):
             return True, f"{len(due)} roots are due"
@@ -92,7 +92,7 @@ def rediscovery_schedule(settings: Settings) -> dg.ScheduleDefinition:
         cron="*/5 * * * *" if is_rare else "* * * * *",
         every=_FIVE_MINUTES if is_rare else 60.0,
         description="Visits discovery roots that are due and exports the catalog when it changed.",
-        look=look,
+        check=check,
     )
 
 
@@ -134,5 +134,7 @@ def _line(one: Discovered) -> str:
         "vanished": one.vanished,
         "retired": one.retired,
     }
-    told = ", ".join(f"{len(repositories)} {what}" for what, repositories in counted.items() if repositories)
-    return f"{_name(one.root)}: {one.listed} listed, {told or 'nothing new'}"
+    counts_text = ", ".join(
+        f"{len(repositories)} {what}" for what, repositories in counted.items() if repositories
+    )
+    return f"{_name(one.root)}: {one.listed} listed, {counts_text or 'nothing new'}"

@@ -48,7 +48,7 @@ class Requests:
             for window in self._windows(repository, job_types)
         ]
 
-    def judged(self, request: JobRequest) -> JobRequest:
+    def with_priority(self, request: JobRequest) -> JobRequest:
         """``request`` with the reread flag if a person materializes a covered partition, which is a request
         to compare. The runner reads missing windows only.
         """

@@ -30,7 +30,7 @@ from sync_pipeline.settings import Settings
 _BACKFILL_TAG = "dagster/backfill"
 _MATERIALIZED = dg.DagsterEventType.ASSET_MATERIALIZATION
 _FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
-_EVENTS_LOOKED_AT = 1000
+_MAX_EVENTS_READ = 1000
 _TICKS_COUNTED = 100_000
 # It goes on next week, and ends before run monitoring ends it.
 _LONGEST = 45 * 60.0
@@ -152,7 +152,7 @@ def _holds_a_partition(instance: dg.DagsterInstance, record: dg.RunRecord) -> bo
     """Whether the latest materialization of a partition is of this run, or that of an asset without them."""
     run_id, cursor, has_more = record.dagster_run.run_id, None, True
     while has_more:
-        page = instance.get_records_for_run(run_id, cursor, _MATERIALIZED, _EVENTS_LOOKED_AT)
+        page = instance.get_records_for_run(run_id, cursor, _MATERIALIZED, _MAX_EVENTS_READ)
         stored: dict[dg.AssetKey, dict[str | None, int]] = {}
         for one in page.records:
             event = one.event_log_entry.asset_materialization

@@ -179,10 +179,10 @@ def _failure(result: dg.ExecuteInProcessResult) -> SyncError:
     for event in result.all_events:
         if event.is_step_failure:
             data = event.step_failure_data
-            told = data.user_failure_data
-            if told is not None and told.description:
-                begun = REFUSED not in told.metadata
-                return SyncError(told.description) if begun else ConfigurationError(told.description)
+            failure = data.user_failure_data
+            if failure is not None and failure.description:
+                begun = REFUSED not in failure.metadata
+                return SyncError(failure.description) if begun else ConfigurationError(failure.description)
             if data.error is not None:
                 cause = data.error.cause or data.error
                 return SyncError(cause.message.strip().splitlines()[-1])

@@ -26,7 +26,7 @@ from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outag
 from sync_pipeline.scheduling.resync import Queued, Resync, queue
 from sync_pipeline.settings import Settings
 
-Look = Callable[[Database, Settings], tuple[bool, str]]
+Check = Callable[[Database, Settings], tuple[bool, str]]
 """Returns whether there is something to do, and one line about it."""
 
 
@@ -46,10 +46,10 @@ def schedule_of(
     cron: str,
     every: float,
     description: str,
-    look: Look = lambda database, settings: (True, "started a run"),
+    check: Check = lambda database, settings: (True, "started a run"),
 ) -> dg.ScheduleDefinition:
     """The schedule that starts ``job``, with the same name, at the times of ``cron`` in UTC. It never starts
-    two runs at once, and starts one only if ``look`` finds something to do. ``every`` is the seconds between
+    two runs at once, and starts one only if ``check`` finds something to do. ``every`` is the seconds between
     two ticks.
     """
     name = job.name
@@ -70,13 +70,13 @@ def schedule_of(
     ) -> dg.RunRequest | dg.SkipReason:
         with (
             postgres.database(max_size=1) as database,
-            heartbeat(database, settings, name, every=every) as say,
+            heartbeat(database, settings, name, every=every) as record_tick,
         ):
             if context.instance.get_runs_count(dg.RunsFilter(job_name=name, statuses=UNFINISHED)):
                 starts, summary = False, "a run is at work"
             else:
-                starts, summary = look(database, settings)
-            say(summary)
+                starts, summary = check(database, settings)
+            record_tick(summary)
         return dg.RunRequest() if starts else dg.SkipReason(summary)
 
     return tick
@@ -120,13 +120,13 @@ def _job(what: Resync) -> dg.JobDefinition:
 
 
 def _schedule(what: Resync) -> dg.ScheduleDefinition:
-    def look(database: Database, settings: Settings) -> tuple[bool, str]:
+    def check(database: Database, settings: Settings) -> tuple[bool, str]:
         found = _queue(database, settings, what, execute=False)
         return bool(found.pieces), found.summary()
 
     timing = _TIMINGS[what]
     return schedule_of(
-        _job(what), cron=timing.cron, every=timing.every, description=timing.description, look=look
+        _job(what), cron=timing.cron, every=timing.every, description=timing.description, check=check
     )
 
 

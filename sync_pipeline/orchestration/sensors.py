@@ -38,7 +38,7 @@ from sync_pipeline.orchestration.asset_page import check_fields
 from sync_pipeline.orchestration.assets import BLOCKS_PER_RUN
 from sync_pipeline.orchestration.dagster_internals import UnresolvedAssetJobDefinition
 from sync_pipeline.orchestration.health_checks import mark_reported
-from sync_pipeline.orchestration.liveness import fleet_verdicts
+from sync_pipeline.orchestration.liveness import fleet_results
 from sync_pipeline.orchestration.partitions import ensure_blocks, partitions_of
 from sync_pipeline.orchestration.resources import GitLabResource, PostgresResource
 from sync_pipeline.orchestration.run_spec import (
@@ -59,11 +59,11 @@ from sync_pipeline.settings import Settings
 
 SCHEDULER = "scheduler"
 
-_RUNS_LOOKED_AT = 500
-_VERDICTS_PER_TICK = 100
+_MAX_RUNS_READ = 500
+_MAX_RESULTS_PER_TICK = 100
 _PATIENCE = 2.0
 # A verdict is shown again after a day, in case the one that was reported got lost.
-_VERDICT_AGE = timedelta(days=1)
+_MAX_RESULT_AGE = timedelta(days=1)
 # Live syncing goes before history in Dagster's queue, where the larger number is first.
 _RUN_PRIORITY = {Mode.INCREMENTAL: "10", Mode.REPAIR: "0", Mode.BACKFILL: "-10"}
 
@@ -95,20 +95,23 @@ def scheduler_sensor(
         gitlab: GitLabResource,
     ) -> dg.SensorResult:
         every = settings.sensors.interval_seconds
-        with postgres.database() as database, heartbeat(database, settings, SCHEDULER, every=every) as say:
+        with (
+            postgres.database() as database,
+            heartbeat(database, settings, SCHEDULER, every=every) as record_tick,
+        ):
             with database.connection() as conn:
                 pools.heartbeat(conn, settings)
                 tokens = credentials.in_force(conn, gitlab.readers(database))
             taken, refused = UiRequests(context.instance, database, settings, repositories, days).take_over()
             requests, summary = _schedule(context.instance, database, settings, by_id, days, tokens)
-            events = _changed_verdicts(database, settings, by_id, tokens)
-            of_fleet, cursor = _changed_fleet_verdicts(database, settings, tokens, fleet, context.cursor)
+            events = _changed_results(database, settings, by_id, tokens)
+            of_fleet, cursor = _changed_fleet_results(database, settings, tokens, fleet, context.cursor)
             context.update_cursor(cursor)
             events += of_fleet
             summary += f"; {len(events)} verdicts" if events else ""
             summary += f"; {taken} jobs of requests in the UI" if taken else ""
             summary += f"; {refused} requests in the UI failed, see the log" if refused else ""
-            say(summary)
+            record_tick(summary)
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=None if requests else dg.SkipReason(summary),
@@ -145,7 +148,7 @@ def _schedule(
         ]
         dispatch.record(conn, plan, started, settings, now, trigger=Trigger.SENSOR)
     if not starts:
-        return [], dispatch.held_back(plan)
+        return [], dispatch.blockers_text(plan)
     if any(start.family.kind is Kind.SVN for start in starts):
         ensure_blocks(instance, database, _last_revision(starts))
     requests = [_run_request(start, now, instance, days, settings, by_id) for start in starts]
@@ -199,7 +202,7 @@ def _in_flight(
     }
     known = {family: partitions_of(family, instance, days) for family in Family}
     found = []
-    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED), limit=_RUNS_LOOKED_AT):
+    for run in instance.get_runs(dg.RunsFilter(statuses=UNFINISHED), limit=_MAX_RUNS_READ):
         carried: dict[JobType, set[int]] = {}
         for key in assets if run.asset_selection is None else run.asset_selection & assets.keys():
             repo_id, job_type = assets[key]
@@ -215,20 +218,20 @@ def _in_flight(
     return found
 
 
-def _changed_verdicts(
+def _changed_results(
     database: Database, settings: Settings, by_id: Mapping[int, Repository], tokens: Credentials
 ) -> list[dg.AssetCheckEvaluation]:
     """Health verdicts that Dagster does not show yet, a few per tick."""
     with database.connection() as conn, conn.transaction():
-        verdicts = health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens)
+        results = health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens)
         news = [
             v
-            for v in verdicts
+            for v in results
             if (repository := by_id.get(v.facts.repo_id)) is not None
             and v.facts.job_type in pools.job_types_of(settings, repository)
-            and (v.changed or v.shown_at is None or v.evaluated_at - v.shown_at > _VERDICT_AGE)
+            and (v.changed or v.shown_at is None or v.evaluated_at - v.shown_at > _MAX_RESULT_AGE)
         ]
-        news = _most_telling_first(news, by_id)[:_VERDICTS_PER_TICK]
+        news = _most_severe_first(news, by_id)[:_MAX_RESULTS_PER_TICK]
         for verdict in news:
             mark_reported(conn, verdict)
     return [
@@ -240,7 +243,7 @@ def _changed_verdicts(
     ]
 
 
-def _most_telling_first(
+def _most_severe_first(
     news: Sequence[health.HealthResult], by_id: Mapping[int, Repository]
 ) -> list[health.HealthResult]:
     """The order of reports: verdicts that turned red, then those that turned green, then repeated ones. The
@@ -248,28 +251,28 @@ def _most_telling_first(
     before: Counter[tuple[bool, str]] = Counter()
     ranked: list[tuple[bool, int, int, health.HealthResult]] = []
     for verdict in news:
-        place = verdict.health.passed or not verdict.changed, by_id[verdict.facts.repo_id].instance
-        ranked.append((place[0], before[place], len(ranked), verdict))
-        before[place] += 1
+        group = verdict.health.passed or not verdict.changed, by_id[verdict.facts.repo_id].instance
+        ranked.append((group[0], before[group], len(ranked), verdict))
+        before[group] += 1
     return [verdict for *_, verdict in sorted(ranked, key=lambda one: one[:3])]
 
 
-def _changed_fleet_verdicts(
+def _changed_fleet_results(
     database: Database, settings: Settings, tokens: Credentials, fleet: dg.AssetKey, cursor: str | None
 ) -> tuple[list[dg.AssetCheckEvaluation], str]:
     """The verdicts about the whole installation that differ from the last reported ones, which the cursor
     stores. Each is reported once a day anyway, in case the last report was lost.
     """
     with database.connection() as conn:
-        verdicts = fleet_verdicts(conn, tokens, settings)
+        results = fleet_results(conn, tokens, settings)
         today = database_time(conn).date().isoformat()
     try:
         known = json.loads(cursor or "{}")
     except ValueError:
         known = {}
     shown = known.get("shown", {}) if isinstance(known, dict) else {}
-    now = {one.name: [today, *one.wrong] for one in verdicts}
-    changed = [one.evaluation(fleet) for one in verdicts if shown.get(one.name) != now[one.name]]
+    now = {one.name: [today, *one.wrong] for one in results}
+    changed = [one.evaluation(fleet) for one in results if shown.get(one.name) != now[one.name]]
     return changed, json.dumps({"version": 1, "shown": now})
 
 

@@ -271,7 +271,7 @@ class Step:
     def _sync_together(self, syncer: Syncer, pieces: Sequence[_RequestResult]) -> list[_RequestResult]:
         """Ask the engine for pieces of one repository and one window."""
         try:
-            pieces = [replace(piece, request=self.requests.judged(piece.request)) for piece in pieces]
+            pieces = [replace(piece, request=self.requests.with_priority(piece.request)) for piece in pieces]
             first = pieces[0].request
             reports = syncer.run_together(
                 [piece.request for piece in pieces],
@@ -347,7 +347,7 @@ class Step:
             return
         specs = {repository.repo_id: repository.spec for repository, _ in selected}
         with self.database.connection() as conn:
-            verdicts = [
+            results = [
                 verdict
                 for verdict in health.read(
                     conn,
@@ -357,9 +357,9 @@ class Step:
                 )
                 if (verdict.facts.repo_id, verdict.facts.job_type) in keys
             ]
-            for verdict in verdicts:
+            for verdict in results:
                 mark_reported(conn, verdict)
-        for verdict in verdicts:
+        for verdict in results:
             yield dg.AssetCheckResult(
                 asset_key=keys[verdict.facts.repo_id, verdict.facts.job_type],
                 **check_fields(verdict, specs[verdict.facts.repo_id]),

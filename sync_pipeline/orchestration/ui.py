@@ -53,7 +53,7 @@ TOKEN_FILE = "ui.token"
 
 _STOP_SECONDS = 30.0
 # A process that ends this often in this many seconds needs a person.
-_MOST_ENDS = 5
+_MAX_ENDS = 5
 _ENDS_SECONDS = 600.0
 _STILL_STARTING_SECONDS = 60.0
 # A busy machine makes calls slow, and Dagster fails the run or tick whose call it gave up. The end of a
@@ -173,32 +173,32 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
     database_url = resolve_urls(settings).database_url
     stop = threading.Event()
     with _only_one(settings), _signals(stop), _private_folder(settings) as folder:
-        place = folder / "code.sock"
+        socket_path = folder / "code.sock"
         workspace = folder / "workspace.yaml"
         workspace.write_text(
-            f"load_from:\n  - grpc_server:\n      socket: {json.dumps(str(place))}\n"
+            f"load_from:\n  - grpc_server:\n      socket: {json.dumps(str(socket_path))}\n"
             f"      host: localhost\n      location_name: {code_server.LOCATION_NAME}\n"
         )
         log = _fresh_log(settings)
-        _say(
+        _print_line(
             f"starting UI, daemon with sensors, and code server; database {describe(database_url)}; "
             f"what runs print goes to {log}; the address of the UI follows, Ctrl-C stops all"
         )
         arguments: dict[str, Any] = {"host": host, "port": port, "read_only": read_only}
-        arguments |= {"workspace": str(workspace), "code_server": str(place)}
+        arguments |= {"workspace": str(workspace), "code_server": str(socket_path)}
         commands = {
-            "code server": lambda: code_server.command(place, log),
+            "code server": lambda: code_server.command(socket_path, log),
             "daemon": lambda: _daemon(workspace),
             "UI": lambda: _page(arguments),
         }
         # Each command is made when it is needed: the port of the page is known after its first start.
         begin = {name: partial(_start, command, environment) for name, command in commands.items()}
         children = _Children(begin | {"daemon": partial(_start_daemon, settings, begin["daemon"])})
-        answers = slowness.Answers(lambda: code_server.answers(place))
+        watch = slowness.CodeServerWatch(lambda: code_server.is_answering(socket_path))
         writing = None
         try:
             children.start("code server")
-            _wait("code server", lambda: code_server.answers(place), children, stop)
+            _wait("code server", lambda: code_server.is_answering(socket_path), children, stop)
             children.start("daemon")
             children.start("UI")
             _wait("UI", lambda: _is_page(settings, children.pid("UI")), children, stop)
@@ -207,12 +207,12 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
                 _announce(settings, there.url, secret)
                 # Started again, the page is where it was.
                 arguments["port"] = urlsplit(there.url).port or port
-            answers.keep_asking(stop)
-            writing = slowness.keep_writing(database_url, settings, answers, stop)
-            _keep_running(children, answers, stop)
+            watch.keep_asking(stop)
+            writing = slowness.keep_writing(database_url, settings, watch, stop)
+            _keep_running(children, watch, stop)
         finally:
             if stop.is_set():
-                _say("stopping the UI, the daemon and the code server; runs stop between two batches")
+                _print_line("stopping the UI, the daemon and the code server; runs stop between two batches")
             stop.set()
             children.stop()
             if writing is not None:
@@ -267,10 +267,10 @@ def _start_daemon(
         with dagster_environment(settings), quiet_dagster(), DagsterInstance.get() as instance:
             for run in instance.get_runs(RunsFilter(statuses=[DagsterRunStatus.STARTING])):
                 if end_lost_run(instance, run.run_id, "the daemon ended while it started this run"):
-                    _say(f"run {run.run_id} has ended: the former daemon ended while it started it")
+                    _print_line(f"run {run.run_id} has ended: the former daemon ended while it started it")
     except Exception as error:
         # The daemon says what is wrong with its database, and tries again.
-        _say(f"runs that were starting could not be looked at: {type(error).__name__}")
+        _print_line(f"runs that were starting could not be looked at: {type(error).__name__}")
     return start()
 
 
@@ -296,7 +296,7 @@ class _Children:
         self._begin = begin
         self._there: dict[str, subprocess.Popen[bytes]] = {}
         self._orphans: list[psutil.Process] = []
-        self._ends: deque[float] = deque(maxlen=_MOST_ENDS)
+        self._ends: deque[float] = deque(maxlen=_MAX_ENDS)
 
     def start(self, name: str) -> None:
         """Start a child; one that ended by itself is replaced."""
@@ -317,10 +317,10 @@ class _Children:
     def start_again(self) -> None:
         """Start again what ended. Raises ConfigurationError where something ends again and again."""
         for name, code in list(self.ended()):
-            if len(self._ends) == _MOST_ENDS and time.monotonic() - self._ends[0] < _ENDS_SECONDS:
+            if len(self._ends) == _MAX_ENDS and time.monotonic() - self._ends[0] < _ENDS_SECONDS:
                 raise _ended(name, code)
             self._ends.append(time.monotonic())
-            _say(f"the {name} ended with exit code {code}; starting it again")
+            _print_line(f"the {name} ended with exit code {code}; starting it again")
             # Its group is left alone: the runs in it do their work to the end.
             self.start(name)
 
@@ -359,15 +359,15 @@ def _members(group: int) -> list[psutil.Process]:
 
 def _wait(name: str, ready: Callable[[], bool], children: _Children, stop: threading.Event) -> None:
     """Until ``ready`` or asked to stop, however long it takes. Raises ConfigurationError if a child ends."""
-    told = time.monotonic()
+    printed_at = time.monotonic()
     while not stop.is_set() and not ready():
         for ended, code in children.ended():
             if not stop.is_set():
                 raise _ended(ended, code)
-        if time.monotonic() - told > _STILL_STARTING_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - printed_at > _STILL_STARTING_SECONDS:
+            printed_at = time.monotonic()
             load, cores = slowness.machine()
-            _say(f"the {name} is still starting; the load is {load:.1f} on {cores} cores")
+            _print_line(f"the {name} is still starting; the load is {load:.1f} on {cores} cores")
         stop.wait(0.3)
 
 
@@ -378,20 +378,20 @@ def _ended(name: str, code: int) -> ConfigurationError:
     )
 
 
-def _keep_running(children: _Children, answers: slowness.Answers, stop: threading.Event) -> None:
+def _keep_running(children: _Children, watch: slowness.CodeServerWatch, stop: threading.Event) -> None:
     """Until asked to stop: start again what ended by itself, and say when the code server gets slow. Raises
     ConfigurationError where something ends again and again."""
     slow = False
     while not stop.wait(0.5):
         children.start_again()
-        waiting = answers.waiting
+        waiting = watch.waiting
         if (waiting >= slowness.SLOW_SECONDS) != slow:
             slow = not slow
             if slow:
-                told = "; ".join(slowness.lines(waiting, *slowness.machine()))
-                _say(f"{told}; scm-sync up waits for it; you need not do anything")
+                lines = "; ".join(slowness.lines(waiting, *slowness.machine()))
+                _print_line(f"{lines}; scm-sync up waits for it; you need not do anything")
             else:
-                _say("the code server answers again")
+                _print_line("the code server answers again")
 
 
 def _signal(child: subprocess.Popen[bytes], number: signal.Signals) -> None:
@@ -512,7 +512,7 @@ def _name(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     """For a person; on stdout stands the address only, for scripts."""
     with contextlib.suppress(BrokenPipeError):
         print(f"scm-sync: {one_line(line)}", file=sys.stderr, flush=True)  # noqa: T201
@@ -525,7 +525,7 @@ def _announce(settings: Settings, url: str, secret: str) -> None:
         print(f"{url}/?{TOKEN_PARAMETER}={secret}", flush=True)  # noqa: T201
         return
     print(url, flush=True)  # noqa: T201
-    _say(f"its address with the token: {_address_command(settings, url)}")
+    _print_line(f"its address with the token: {_address_command(settings, url)}")
 
 
 def _address_command(settings: Settings, url: str) -> str:

@@ -50,8 +50,8 @@ _log = logging.getLogger(__name__)
 _UI_TAG = "dagster/from_ui"
 _BACKFILL_TAG = "dagster/backfill"
 # A request that is older than this is ignored, because people have given it up.
-_LOOK_BACK = timedelta(days=7)
-_LOOKED_AT = 50
+_LOOKBACK = timedelta(days=7)
+_MAX_ROWS_READ = 50
 # The tick has other work; the next one takes over the rest.
 _SECONDS = 5.0
 # A run that was put down is asked about for so long.
@@ -122,8 +122,10 @@ class UiRequests:
     # -- backfills ----------------------------------------------------------------------------------------
 
     def _take_over_backfills(self) -> int:
-        since = self._now - _LOOK_BACK
-        found = self._instance.get_backfills(filters=BulkActionsFilter(created_after=since), limit=_LOOKED_AT)
+        since = self._now - _LOOKBACK
+        found = self._instance.get_backfills(
+            filters=BulkActionsFilter(created_after=since), limit=_MAX_ROWS_READ
+        )
         with self._database.connection() as conn:
             known = store.known(conn, self._pool, [one.backfill_id for one in found])
         made = 0
@@ -222,9 +224,9 @@ class UiRequests:
                 dg.RunsFilter(
                     statuses=[dg.DagsterRunStatus.FAILURE],
                     tags={_UI_TAG: "true"},
-                    updated_after=self._now - _LOOK_BACK,
+                    updated_after=self._now - _LOOKBACK,
                 ),
-                limit=_LOOKED_AT,
+                limit=_MAX_ROWS_READ,
             )
             if record.start_time is None and _BACKFILL_TAG not in record.dagster_run.tags
         ]
@@ -302,7 +304,7 @@ class UiRequests:
         for order in asked.orders:
             requests = Requests(asked.family, order, self._days, WatermarkStore(self._database), None)
             for group in requests.groups(asked.repository, asked.job_types):
-                for request in map(requests.judged, group):
+                for request in map(requests.with_priority, group):
                     with self._database.connection() as conn:
                         try:
                             made.append(
@@ -326,7 +328,7 @@ class UiRequests:
     def _revive(self) -> None:
         """Let jobs wait again whose run was interrupted by no person: the machine or a service stopped."""
         with self._database.connection() as conn:
-            found = store.put_down(conn, _PUT_DOWN_LATELY, _LOOKED_AT)
+            found = store.put_down(conn, _PUT_DOWN_LATELY, _MAX_ROWS_READ)
         if not found:
             return
         runs = self._instance.get_runs(dg.RunsFilter(run_ids=sorted(set(found.values()))))

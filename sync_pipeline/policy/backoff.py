@@ -52,7 +52,7 @@ def ends_the_job(error: SyncError, mode: Mode) -> bool:
     return denied or isinstance(error, SourceReplaced)
 
 
-def wait_before_next_look(
+def wait_before_next_visit(
     troubled_since: timedelta | None, shortest: timedelta, longest: timedelta
 ) -> timedelta:
     """The wait after the last failed try. It equals the time since the first failure, so that it doubles from

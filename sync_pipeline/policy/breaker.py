@@ -77,12 +77,12 @@ def evaluate(breaker: Breaker, samples: Sequence[Sample], now: datetime, limits:
     if breaker.state is BreakerState.HALF_OPEN:
         # A probe tests whether the server responds: a refusal of a repository is a response.
         probes = [s for s in since if s.is_answer or s.outcome_of_server is RunOutcome.FAILURE]
-        return _judge_probes(breaker, probes, now, limits)
+        return _evaluate_probes(breaker, probes, now, limits)
     runs = [s for s in since if s.outcome_of_server is not RunOutcome.NEUTRAL]
-    return _judge_runs(breaker, runs, now, limits)
+    return _evaluate_runs(breaker, runs, now, limits)
 
 
-def _judge_probes(
+def _evaluate_probes(
     breaker: Breaker, probes: Sequence[Sample], now: datetime, limits: BreakerLimits
 ) -> Breaker:
     failed = next((s for s in probes if s.outcome_of_server is RunOutcome.FAILURE), None)
@@ -108,13 +108,15 @@ def _judge_probes(
     return breaker if len(probes) == breaker.successes else replace(breaker, successes=len(probes))
 
 
-def _judge_runs(breaker: Breaker, runs: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:
-    judged = [s for s in runs if s.finished_at > now - limits.window][-limits.window_count :]
+def _evaluate_runs(breaker: Breaker, runs: Sequence[Sample], now: datetime, limits: BreakerLimits) -> Breaker:
+    evaluated = [s for s in runs if s.finished_at > now - limits.window][-limits.window_count :]
     # Without new runs the smoothed rates stay: the same runs are no new evidence.
-    if not judged or (breaker.judged_upto is not None and judged[-1].finished_at <= breaker.judged_upto):
+    if not evaluated or (
+        breaker.judged_upto is not None and evaluated[-1].finished_at <= breaker.judged_upto
+    ):
         return breaker
-    rates = _smoothed(breaker, rates_of_server(judged), limits.alpha)
-    judged_breaker = replace(breaker, rates=rates, judged_upto=judged[-1].finished_at)
+    rates = _smoothed(breaker, rates_of_server(evaluated), limits.alpha)
+    evaluated_breaker = replace(breaker, rates=rates, judged_upto=evaluated[-1].finished_at)
     reached = [
         f"{name} {rate:.0%}"
         for name, rate, threshold in (
@@ -125,9 +127,9 @@ def _judge_runs(breaker: Breaker, runs: Sequence[Sample], now: datetime, limits:
         if rate >= threshold
     ]
     if rates.samples < limits.min_samples or not reached:
-        return judged_breaker
+        return evaluated_breaker
     return replace(
-        judged_breaker,
+        evaluated_breaker,
         state=BreakerState.OPEN,
         since=now,
         opened_at=now,

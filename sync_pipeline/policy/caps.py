@@ -17,7 +17,7 @@ from sync_pipeline.policy.gates import AT_WORK, ActivityKey, activity_key
 from sync_pipeline.policy.snapshot import Caps, Decision, PlanningLimits, Usage
 
 # The last of this many slots is history's, while live syncing wants all of them.
-_PLACES = 4
+_SLOTS = 4
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -100,22 +100,22 @@ class _Ledger:
         )
 
 
-class _Turns:
-    """Activities by rank. With fairness, tenants come in the order of ``turn``, a few activities of each per
+class _FairQueue:
+    """Activities by rank. With fairness, tenants come in the order of ``key``, a few activities of each per
     round.
 
     An activity without room costs its tenant nothing: the next one of the tenant comes, until
-    :meth:`end_turn` reports a start.
+    :meth:`record_start` reports a start.
     """
 
     def __init__(
-        self, activities: Iterable[_Activity], limits: PlanningLimits, turn: Callable[[str], datetime | int]
+        self, activities: Iterable[_Activity], limits: PlanningLimits, key: Callable[[str], datetime | int]
     ) -> None:
         by_tenant: dict[str, deque[_Activity]] = defaultdict(deque)
         for activity in sorted(activities, key=lambda a: rank(a.first)):
             by_tenant[activity.first.tenant if limits.fair else ""].append(activity)
         # Sorting is stable: among equals the tenant with the most urgent activity comes first.
-        tenants = sorted(by_tenant, key=turn)
+        tenants = sorted(by_tenant, key=key)
         self._queues = deque(by_tenant[tenant] for tenant in tenants)
         self._per_round = limits.per_round
         self._left = self._per_round
@@ -130,7 +130,7 @@ class _Turns:
             self._left = self._per_round
         return self._queues[0].popleft()
 
-    def end_turn(self) -> None:
+    def record_start(self) -> None:
         """Record that the activity taken last was started."""
         self._left -= 1
         if self._left <= 0:
@@ -150,7 +150,7 @@ def select(
 
     ``served`` is when live syncing of each tenant was last started: the tenant that waited longest goes
     first. The time of the plan draws whose history goes first, so that live syncing of a tenant costs it no
-    history. Live syncing and history take turns as well, see :func:`_first_place`. A decision without room
+    history. Live syncing and history take turns as well, see :func:`_first_slot`. A decision without room
     uses up no turn.
     """
     activities: dict[ActivityKey, list[Decision]] = defaultdict(list)
@@ -158,36 +158,38 @@ def select(
         if decision.chosen:
             activities[activity_key(decision)].append(decision)
     wanted = [_Activity(key, tuple(sorted(members, key=rank))) for key, members in activities.items()]
-    live = _Turns([a for a in wanted if not a.is_history], limits, lambda tenant: served.get(tenant, _NEVER))
-    history = _Turns([a for a in wanted if a.is_history], limits, lambda tenant: _number(now, tenant))
+    live = _FairQueue(
+        [a for a in wanted if not a.is_history], limits, lambda tenant: served.get(tenant, _NEVER)
+    )
+    history = _FairQueue([a for a in wanted if a.is_history], limits, lambda tenant: _number(now, tenant))
     ledger = _Ledger(limits.caps, decisions)
     chosen: list[Decision] = []
     refused: list[Decision] = []
-    place = _first_place(now)
+    slot = _first_slot(now)
     while live or history:
-        first, other = (history, live) if place == _PLACES - 1 else (live, history)
-        turns = first or other
-        activity = turns.take()
+        first, other = (history, live) if slot == _SLOTS - 1 else (live, history)
+        queue = first or other
+        activity = queue.take()
         reason = ledger.refuses(activity)
         if reason is None:
             ledger.reserve(activity)
             chosen += activity.members
-            turns.end_turn()
-            place = (place + 1) % _PLACES
+            queue.record_start()
+            slot = (slot + 1) % _SLOTS
         else:
             refused += [replace(d, chosen=False, reason=reason) for d in activity.members]
     others = [d for d in decisions if not d.chosen]
     return [*chosen, *sorted([*refused, *others], key=rank)], ledger.usage()
 
 
-def _first_place(now: datetime) -> int:
+def _first_slot(now: datetime) -> int:
     """The slot that a plan of this time begins with, from 0; the last slot is history's.
 
     If fewer slots are free at every plan, a plan that always began with slot 0 would never reach history.
     Running work does not show whose turn it is if there is a single slot. So the time of the plan decides:
     over many plans each slot is first equally often, whatever the time between two plans.
     """
-    return _number(now) % _PLACES
+    return _number(now) % _SLOTS
 
 
 def _number(now: datetime, name: str = "") -> int:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.core.model import Access, DecisionReason, JobStatus, Lifecycle, Mode, Window
 from sync_pipeline.core.windows import holds
-from sync_pipeline.policy.backoff import wait_before_next_look
+from sync_pipeline.policy.backoff import wait_before_next_visit
 from sync_pipeline.policy.snapshot import AssetState, InFlight, Job, PlanningLimits
 
 # GitLab updates the last activity of a project at most once in this time.
@@ -52,7 +52,7 @@ def evaluate_asset(
 ) -> tuple[DecisionReason, datetime | None]:
     stopped, until = _stopped(asset, now, limits)
     if stopped is None and asset.dead_at is not None:
-        stopped, until = DecisionReason.DEAD, _next_look(asset.dead_at, asset.dead_since, limits)
+        stopped, until = DecisionReason.DEAD, _next_visit_at(asset.dead_at, asset.dead_since, limits)
     if stopped is not None and (until is None or until > now):
         return stopped, until
     if any(_holds(run, Mode.INCREMENTAL, None) for run in runs):
@@ -96,11 +96,11 @@ def _is_watched(asset: AssetState, visited_at: datetime, now: datetime, limits: 
     watermark that no later change can be within the lag.
     """
     fresh = asset.hint_at is not None and asset.hint_at >= now - limits.sync_interval
-    looked = fresh and _is_seen(asset, visited_at)
+    is_visited = fresh and _is_seen(asset, visited_at)
     if not isinstance(asset.watermark, datetime):
-        return looked
+        return is_visited
     settled = asset.watermark - _ACTIVITY_LAG
-    if looked and asset.hint_activity_at is not None:
+    if is_visited and asset.hint_activity_at is not None:
         return asset.hint_activity_at <= settled
     # Roots are listed in turn, so that one listing may be much older than the sensor's interval.
     if asset.listed_at is None or asset.listed_at < now - limits.quiet_interval:
@@ -119,14 +119,14 @@ def _stopped(
     if not asset.configured:
         return DecisionReason.NOT_CONFIGURED, None
     if asset.access in _SLOW:
-        return DecisionReason.NO_ACCESS, _next_look(asset.visited_at or now, asset.access_since, limits)
+        return DecisionReason.NO_ACCESS, _next_visit_at(asset.visited_at or now, asset.access_since, limits)
     return None, None
 
 
-def _next_look(tried_at: datetime, since: datetime | None, limits: PlanningLimits) -> datetime:
+def _next_visit_at(tried_at: datetime, since: datetime | None, limits: PlanningLimits) -> datetime:
     """When something is tried again that failed at ``tried_at`` and has failed since ``since``."""
     troubled = None if since is None else tried_at - since
-    return tried_at + wait_before_next_look(troubled, limits.sync_interval, limits.reprobe_interval)
+    return tried_at + wait_before_next_visit(troubled, limits.sync_interval, limits.reprobe_interval)
 
 
 def _holds(run: InFlight, mode: Mode, window: Window | None) -> bool:

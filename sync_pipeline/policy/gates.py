@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.core.job_types import FAMILY_OF
 from sync_pipeline.core.model import BreakerScope, BreakerState, DecisionReason, JobType, Mode
-from sync_pipeline.policy.backoff import wait_before_next_look
+from sync_pipeline.policy.backoff import wait_before_next_visit
 from sync_pipeline.policy.breaker import Breaker
 from sync_pipeline.policy.degradation import suggest
 from sync_pipeline.policy.samples import RunOutcome, Sample
@@ -70,7 +70,7 @@ def apply_gates(
     for instance, refused_at in snapshot.refused.items():
         since = snapshot.refused_since.get(instance)
         troubled = None if since is None else refused_at - since
-        wait = wait_before_next_look(troubled, limits.sync_interval, limits.reprobe_interval)
+        wait = wait_before_next_visit(troubled, limits.sync_interval, limits.reprobe_interval)
         found = _credential(found, instance, refused_at + wait, now)
     found = [_rate_limit(d, snapshot, now) if d.chosen else d for d in found]
     found = _through_breakers(found, snapshot, breakers, samples, now)

@@ -75,7 +75,7 @@ def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Breake
     limits = snapshot.limits.breaker
     found: dict[tuple[BreakerScope, str], Breaker] = {}
 
-    def judged(scope: BreakerScope, key: str, samples: Sequence[Sample]) -> Breaker:
+    def evaluate_scope(scope: BreakerScope, key: str, samples: Sequence[Sample]) -> Breaker:
         breaker = evaluate(known.get((scope, key), Breaker(scope, key)), samples, now, limits)
         found[scope, key] = breaker
         return breaker
@@ -83,12 +83,12 @@ def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Breake
     pools = {s.pool for s in snapshot.samples if s.pool}
     for pool in pools | {key for scope, key in known if scope is BreakerScope.POOL}:
         before = known.get((BreakerScope.POOL, pool), Breaker(BreakerScope.POOL, pool))
-        judged(BreakerScope.POOL, pool, _evidence_of_pool(before, snapshot.samples, limits, now))
+        evaluate_scope(BreakerScope.POOL, pool, _evidence_of_pool(before, snapshot.samples, limits, now))
     by_instance: dict[str, list[Sample]] = defaultdict(list)
     for sample in _of_sources(snapshot.samples, found):
         by_instance[sample.instance].append(sample)
     for instance in by_instance.keys() | {key for scope, key in known if scope is BreakerScope.INSTANCE}:
-        judged(BreakerScope.INSTANCE, instance, by_instance[instance])
+        evaluate_scope(BreakerScope.INSTANCE, instance, by_instance[instance])
     wider = [
         s
         for instance, samples in by_instance.items()
@@ -100,11 +100,11 @@ def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[Breake
     for sample in wider:
         by_tenant[sample.tenant].append(sample)
     for tenant in by_tenant.keys() | {key for scope, key in known if scope is BreakerScope.TENANT}:
-        judged(BreakerScope.TENANT, tenant, by_tenant[tenant])
+        evaluate_scope(BreakerScope.TENANT, tenant, by_tenant[tenant])
     everything = known.get((BreakerScope.GLOBAL, ""), Breaker(BreakerScope.GLOBAL, ""))
     evidence = _evidence_of_all(everything, by_instance, limits, now)
     if evidence or everything.state is not BreakerState.CLOSED:
-        judged(BreakerScope.GLOBAL, "", evidence)
+        evaluate_scope(BreakerScope.GLOBAL, "", evidence)
     return found
 
 

@@ -65,8 +65,8 @@ class Signal:
         """The refusal is of a limit for this kind of request: the whole limit has requests left, or the
         server names none. GitLab's limits of single endpoints come without any header.
         """
-        says_nothing = self.remaining is None and self.limit is None and self.retry_after is None
-        return self.status == 429 and (bool(self.remaining) or says_nothing)
+        has_no_limits = self.remaining is None and self.limit is None and self.retry_after is None
+        return self.status == 429 and (bool(self.remaining) or has_no_limits)
 
     @property
     def is_nearly_out(self) -> bool:

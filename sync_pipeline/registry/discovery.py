@@ -145,12 +145,12 @@ def decide(root: Root, listed: Mapping[int, ProjectInfo], known: Mapping[int, Kn
     )
 
 
-def _differs(look: ProjectInfo, known: KnownProject) -> bool:
+def _differs(info: ProjectInfo, known: KnownProject) -> bool:
     return (
-        bool(look.path and look.path != known.project_path)
-        or bool(look.default_branch and look.default_branch != known.default_branch)
-        or look.is_archived != known.is_archived
-        or look.marked_on != known.marked_on
+        bool(info.path and info.path != known.project_path)
+        or bool(info.default_branch and info.default_branch != known.default_branch)
+        or info.is_archived != known.is_archived
+        or info.marked_on != known.marked_on
     )
 
 
@@ -256,8 +256,8 @@ def _apply(
     with database.connection() as conn, conn.transaction():
         moved: list[Repository] = []
         updated = 0
-        for repo_id, look in plan.changed.items():
-            changes = repos.record_look(conn, repo_id, look, actor=actor)
+        for repo_id, info in plan.changed.items():
+            changes = repos.record_project(conn, repo_id, info, actor=actor)
             updated += "default_branch" in changes
             moved += [repos.get(conn, repo_id)] if "moved" in changes else []
         store.adopt(conn, root.root_id, plan.adopted)
@@ -266,7 +266,7 @@ def _apply(
         missed = store.record_missed(
             conn,
             list(plan.missed),
-            looks=settings.discovery.missing_confirmations,
+            confirmations=settings.discovery.missing_confirmations,
             after=settings.discovery.missing_after_seconds,
         )
         news = [one.repo_id for one in missed if one.is_news]
@@ -276,7 +276,7 @@ def _apply(
     found = replace(found, moved=tuple(moved), updated=updated, vanished=vanished)
     for one in missed:
         if one.is_ripe:
-            found = _look_for(database, client, root, plan.missed[one.repo_id], actor, found)
+            found = _find_missing(database, client, root, plan.missed[one.repo_id], actor, found)
     return found
 
 
@@ -293,15 +293,15 @@ def _register(
     rest."""
     registered: list[Repository] = []
     returned: list[Repository] = []
-    for look in (*plan.new, *plan.returned):
+    for info in (*plan.new, *plan.returned):
         with database.connection() as conn, conn.transaction():
             made = projects.register(
                 conn,
                 settings,
                 client.instance.url,
-                look,
-                origin=projects.origin_of(look.date or clock.now(), settings),
-                oldest=look.created_at,
+                info,
+                origin=projects.origin_of(info.date or clock.now(), settings),
+                oldest=info.created_at,
                 tenant=root.tenant,
                 root_id=root.root_id,
                 actor=actor,
@@ -312,25 +312,25 @@ def _register(
     return replace(found, registered=tuple(registered), returned=tuple(returned))
 
 
-def _look_for(
+def _find_missing(
     database: Database, client: Client, root: Root, missed: KnownProject, actor: str, found: Discovered
 ) -> Discovered:
     """Ask for a project that many listings did not show. Gone too: it is retired. Still there: it left the
     root and stays. No clear answer: it is asked for again at the next visit."""
     try:
-        look: ProjectInfo | None = get_project(client, missed.project_id)
+        info: ProjectInfo | None = get_project(client, missed.project_id)
     except SourceGone as error:
         if error.code != "not_found":
             return found
-        look = None
+        info = None
     except Cancelled:
         raise
     except SyncError:
         return found
     with database.connection() as conn, conn.transaction():
-        if look is not None:
-            repos.record_look(conn, missed.repo_id, look, actor=actor)
-            repos.record_event(conn, missed.repo_id, "returned", actor=actor, new=look.path)
+        if info is not None:
+            repos.record_project(conn, missed.repo_id, info, actor=actor)
+            repos.record_event(conn, missed.repo_id, "returned", actor=actor, new=info.path)
             store.leave(conn, missed.repo_id)
             return replace(found, left=(*found.left, repos.get(conn, missed.repo_id)))
         reason = f"{root} no longer lists it and the server has no project {missed.project_id}"

@@ -158,7 +158,7 @@ def _scopes(client: Client, refused: AccessDenied) -> str | None:
     )
 
 
-def look(client: Client, project: int | str) -> ProjectInfo:
+def find_project(client: Client, project: int | str) -> ProjectInfo:
     """The project with this number or path, for a person who named it. Raises ConfigurationError that says
     what is wrong with the name, the token or the server, Transient if it does not answer now."""
     with refusals(client):
@@ -326,7 +326,7 @@ def register(
         return NewProject(None, False, ())
     event, reason = ("reactivated", "taken up again") if again else ("registered", "registered")
     repos.record_event(conn, repository.repo_id, event, actor=actor, new=project.path or None)
-    repos.record_look(conn, repository.repo_id, project, actor=actor)
+    repos.record_project(conn, repository.repo_id, project, actor=actor)
     for job_type in JOB_TYPES_OF_KIND[Kind.GITLAB]:
         watermarks.register(
             conn,
@@ -382,7 +382,7 @@ def _queue_history(
     return max(queued, key=len)
 
 
-# What reading takes ---------------------------------------------------------------------------------------
+# The cost of reading -------------------------------------------------------------------------------------
 
 
 def requests_for(job_type: JobType, rows: int) -> int:

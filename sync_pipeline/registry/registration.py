@@ -208,23 +208,23 @@ def _add_project(
         repos.alias_of(conn, Kind.GITLAB, instance, server.name)
     # Of a path only the server knows whose it is now. No connection is held while the network is used.
     client = client_of(instance)
-    look = projects.look(client, named)
-    if known := _active(database, instance, look.project_id):
-        return Registered(spec, created=False, dry_run=dry_run, repository=known, path=look.path)
-    origin = projects.origin_of(look.date or clock.now(), settings)
+    info = projects.find_project(client, named)
+    if known := _active(database, instance, info.project_id):
+        return Registered(spec, created=False, dry_run=dry_run, repository=known, path=info.path)
+    origin = projects.origin_of(info.date or clock.now(), settings)
     with projects.refusals(client):
-        ages = (look.created_at, projects.oldest_merge_request(client, look.project_id))
+        ages = (info.created_at, projects.oldest_merge_request(client, info.project_id))
         oldest = min((age for age in ages if age), default=None)
-        takes = projects.estimate(client, look.project_id, settings.gitlab.parallel) if dry_run else None
+        takes = projects.estimate(client, info.project_id, settings.gitlab.parallel) if dry_run else None
     if dry_run:
         history = projects.history_before(origin, oldest, settings)
-        return Registered(spec, True, True, None, None, origin, history, path=look.path, estimate=takes)
+        return Registered(spec, True, True, None, None, origin, history, path=info.path, estimate=takes)
     with database.connection() as conn, conn.transaction():
         made = projects.register(
             conn,
             settings,
             server.url,
-            look,
+            info,
             origin=origin,
             oldest=oldest,
             tenant=tenant,
@@ -233,8 +233,8 @@ def _add_project(
         )
     repository = made.repository
     if repository is None:
-        known = _active(database, instance, look.project_id)
-        return Registered(spec, created=False, dry_run=False, repository=known, path=look.path)
+        known = _active(database, instance, info.project_id)
+        return Registered(spec, created=False, dry_run=False, repository=known, path=info.path)
     return Registered(
         spec,
         created=True,
@@ -243,7 +243,7 @@ def _add_project(
         origin=None if made.again else origin,
         history=made.history,
         again=made.again,
-        path=look.path,
+        path=info.path,
     )
 
 

@@ -113,11 +113,11 @@ def reasons(
     return {str(name): line for name, line in found.items()}
 
 
-def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits) -> bool:
+def is_due(row: Mapping[str, Any], result: HealthResult, limits: PlanningLimits) -> bool:
     """True if a visit of this asset is due: it was never visited, has a hint, or was last visited before the
     interval. Inaccessible and dead assets are not due.
     """
-    facts = judged.facts
+    facts = result.facts
     if facts.incremental_dead:
         return False
     asset = AssetState(
@@ -126,7 +126,7 @@ def is_due(row: Mapping[str, Any], judged: HealthResult, limits: PlanningLimits)
         **{name: getattr(facts, name) for name in _FACTS_OF_ASSET},
         **{name: row[name] for name in _COLUMNS_OF_ASSET},
     )
-    reason, _ = evaluate_asset(asset, (), judged.evaluated_at, limits)
+    reason, _ = evaluate_asset(asset, (), result.evaluated_at, limits)
     return reason in _DUE
 
 

@@ -95,7 +95,7 @@ def read(conn: Connection, settings: Settings) -> tuple[list[AssetCounts], int]:
         found = counts.setdefault((row["repo_id"], row["job_type"]), {})
         found |= {name: row[name] for name in _COUNTED if name in row}
     evaluated = {
-        (one.facts.repo_id, str(one.facts.job_type)): one for one in _verdicts(conn, settings, active)
+        (one.facts.repo_id, str(one.facts.job_type)): one for one in _health_results(conn, settings, active)
     }
     assets = []
     for row in store.assets(conn):
@@ -120,7 +120,7 @@ def read(conn: Connection, settings: Settings) -> tuple[list[AssetCounts], int]:
     return assets, len(known) - len(active)
 
 
-def _verdicts(conn: Connection, settings: Settings, active: Mapping[int, Any]) -> list[HealthResult]:
+def _health_results(conn: Connection, settings: Settings, active: Mapping[int, Any]) -> list[HealthResult]:
     """As in the status report: by what the servers refused, not by the tokens of this shell."""
     refused = {stop.instance: stop for stop in credentials.unanswered(conn)}
     instances = frozenset(repository.instance for repository in active.values())

@@ -104,7 +104,7 @@ NOT_ASKED = frozenset(
 )
 """Codes of failed checks that say nothing about the source: it was not asked, or we had no room for its
 answer. They change nothing that is recorded."""
-ANSWERS = frozenset(
+ANSWER_CODES = frozenset(
     {
         "bad_request",
         "corrupt",
@@ -142,8 +142,8 @@ _SLOW = "timeout"
 
 def reason_of_server(code: str) -> HealthReason | None:
     """The reason that a check which failed with ``code`` gives about the server: it does not answer, or a
-    login page does. None: the code gives none; only those of ``ANSWERS`` say that the server answers."""
-    reason = None if code in ANSWERS else _REASON_OF_CHECK.get(code)
+    login page does. None: the code gives none; only those of ``ANSWER_CODES`` say that the server answers."""
+    reason = None if code in ANSWER_CODES else _REASON_OF_CHECK.get(code)
     return reason if reason in (HealthReason.UNREACHABLE, HealthReason.LOGIN_PAGE) else None
 
 
@@ -227,7 +227,7 @@ class Facts:
     incremental_dead: bool
     last_error: str | None
     quarantined: int
-    obligations: int
+    deferred_fetches: int
     regressed: int
     credential: str | None = None
     missing: int = 0
@@ -318,12 +318,14 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     if facts.quarantined:
         count = "1 row is" if facts.quarantined == 1 else f"{facts.quarantined} rows are"
         found[HealthReason.QUARANTINE] = f"{count} set aside; see: scm-sync admin quarantine list"
-    if facts.obligations:
-        found[HealthReason.OBLIGATION] = f"{facts.obligations} details are owed, see scm.deferred_fetches"
+    if facts.deferred_fetches:
+        found[HealthReason.DEFERRED_FETCH] = (
+            f"{facts.deferred_fetches} details are owed, see scm.deferred_fetches"
+        )
     if facts.unreadable:
         found[HealthReason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
     if facts.regressed:
-        found[HealthReason.POORER] = (
+        found[HealthReason.REGRESSED] = (
             f"{facts.regressed} rows arrived with less than is stored; was access reduced?"
         )
     kinds = {"missing": facts.missing, "extra": facts.extra, "changed": facts.changed}

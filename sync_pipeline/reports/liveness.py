@@ -55,7 +55,7 @@ class Liveness:
     summary: str
 
 
-def look(settings: Settings, part: Part | None, max_age: float | None = None) -> Liveness:
+def probe(settings: Settings, part: Part | None, max_age: float | None = None) -> Liveness:
     """Whether everything is ready, and whether ``part`` of the pool of these settings is alive. Its latest
     tick must be at most ``max_age`` seconds old, by default as old as a tick may be without being silent.
     """

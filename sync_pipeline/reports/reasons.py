@@ -22,7 +22,7 @@ class HealthReason(StrEnum):
     INCOMPLETE = "incomplete"
     FAILED_WINDOW = "failed_window"
     QUARANTINE = "quarantine"
-    OBLIGATION = "obligation"
+    DEFERRED_FETCH = "obligation"
     UNREADABLE = "unreadable"
     UNREACHABLE = "unreachable"
     LOGIN_PAGE = "login_page"
@@ -32,7 +32,7 @@ class HealthReason(StrEnum):
     REPLACED = "replaced"
     CREDENTIAL = "credential"
     DISABLED = "disabled"
-    POORER = "poorer"
+    REGRESSED = "poorer"
     MISMATCH = "mismatch"
     UNREPAIRED = "unrepaired"
 
@@ -152,7 +152,7 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "scm-sync admin quarantine list --repo SPEC; mend the cause, then: "
         "scm-sync admin quarantine retry --repo SPEC",
     ),
-    HealthReason.OBLIGATION: ReasonText(
+    HealthReason.DEFERRED_FETCH: ReasonText(
         "a detail could not be read yet",
         "nothing at first: it is retried by itself; scm.deferred_fetches has the error",
     ),
@@ -172,7 +172,7 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "look at scm.discrepancies, quarantine and triggers on our tables; mend the cause, then: "
         "scm-sync reconcile --repo SPEC --repair",
     ),
-    HealthReason.POORER: ReasonText(
+    HealthReason.REGRESSED: ReasonText(
         "a look saw less than is stored",
         "give our account on the server its rights back; nothing stored was changed",
     ),
@@ -180,7 +180,7 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
 """Every reason, in the order of the page."""
 
 
-HELD_BACK: Mapping[str, ReasonText] = {
+BLOCKERS: Mapping[str, ReasonText] = {
     "paused": ReasonText(
         "somebody has paused it",
         "scm-sync admin pauses lists the pauses, scm-sync admin resume ID ends one",
@@ -215,7 +215,7 @@ HELD_BACK: Mapping[str, ReasonText] = {
 
 def remedy(reason: HealthReason | str, spec: str = "SPEC") -> str:
     """The remedy for ``reason``, with the commands for the repository ``spec``."""
-    return (HELD_BACK.get(str(reason)) or CATALOGUE[HealthReason(reason)]).remedy_of(spec)
+    return (BLOCKERS.get(str(reason)) or CATALOGUE[HealthReason(reason)]).remedy_of(spec)
 
 
 def remedies(reasons: Iterable[HealthReason | str], spec: str = "SPEC") -> dict[str, str]:

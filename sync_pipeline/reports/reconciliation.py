@@ -41,11 +41,11 @@ Progress = Callable[[Counts], None]
 @dataclass(frozen=True, slots=True)
 class Wish:
     """The options of a comparison: its ``depth``, and how many differences are listed. They are repaired at
-    once (``heal``) or by a job of the scheduler (``queue``).
+    once (``repair_differences``) or by a job of the scheduler (``queue``).
     """
 
     depth: Depth = Depth.DETAILS
-    heal: bool = False
+    repair_differences: bool = False
     queue: bool = True
     shown: int = SHOWN
     max_calls: int | None = None
@@ -180,10 +180,10 @@ class _Reconciler:
         repo_id = self.repository.repo_id
         status, document = self._compare(job_type, window)
         document |= {"repair": None, "after": None}
-        if status == CLEAN or not (self.wish.heal or self.wish.queue):
+        if status == CLEAN or not (self.wish.repair_differences or self.wish.queue):
             return document
         with self.database.connection() as conn:
-            if not self.wish.heal:
+            if not self.wish.repair_differences:
                 job_id = comparisons.queue_repair(conn, self.settings, repo_id, job_type, self.starter)
                 document["repair"] = None if job_id is None else _repair(None, str(job_id))
                 return document
@@ -260,7 +260,7 @@ def _difference(one: Discrepancy, patience: Patience) -> Document:
         "key": difference.natural_key,
         "kind": str(difference.kind),
         "fields": list(difference.fields),
-        "place": plain_window(difference.place),
+        "place": plain_window(difference.position),
         "found_at": one.found_at.isoformat(),
         "looks": one.looks,
         "repairs": one.repairs,

@@ -16,7 +16,7 @@ from sync_pipeline.settings import Settings
 _SECONDS = 4
 
 
-def look(settings: Settings, database_url: str) -> RunStarts | None:
+def read_starts(settings: Settings, database_url: str) -> RunStarts | None:
     """How the newest runs began; None where Dagster's tables are not there or cannot be read.
     ``database_url`` is that of our database."""
     own = settings.dagster_database_url

@@ -49,7 +49,7 @@ def machine() -> tuple[float, int]:
     return os.getloadavg()[0], cores
 
 
-class Answers:
+class CodeServerWatch:
     """How long a server takes to answer, asked by one thread, one question at a time. ``ask`` returns False
     where there was no answer."""
 
@@ -82,13 +82,15 @@ class Answers:
         threading.Thread(target=loop, name="ask", daemon=True).start()
 
 
-def keep_writing(url: str, settings: Settings, answers: Answers, stop: threading.Event) -> threading.Thread:
+def keep_writing(
+    url: str, settings: Settings, watch: CodeServerWatch, stop: threading.Event
+) -> threading.Thread:
     """Write the heartbeat of ``scm-sync up`` in a thread until ``stop``, then remove it, so that a stopped
     one is not reported as silent. While the database is away nothing is written."""
     name = heartbeats.named(UP, settings.worker.pool)
 
     def write(database: Database) -> None:
-        waiting = answers.waiting
+        waiting = watch.waiting
         slow = lines(waiting, *machine())
         outcome = _MARK + "; ".join(slow) if slow else "the code server answers"
         with database.connection() as conn:
@@ -104,7 +106,7 @@ def keep_writing(url: str, settings: Settings, answers: Answers, stop: threading
                         write(database)
                         continue
                     with database.connection() as conn:
-                        heartbeats.forget(conn, name)
+                        heartbeats.delete(conn, name)
                 except (SyncError, psycopg.Error):
                     continue
 

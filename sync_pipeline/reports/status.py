@@ -72,14 +72,14 @@ def status(
         rows = store.assets(conn, repo_ids)
         stale_after = timedelta(seconds=settings.scheduler.stale_after_seconds)
         tokens = _tokens(conn, {row["instance"] for row in rows})
-        verdicts = health.read(conn, stale_after, tokens, repo_ids)
+        results = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
         at_work = store.running(conn, repo_ids)
         hindered = limits.hindered(conn, settings)
         opened = blockers.breaker_documents(conn, settings)
         paused = pauses.active(conn)
-        attended = _attendance(conn, repo_ids)
-    judged = {(one.facts.repo_id, str(one.facts.job_type)): one for one in verdicts}
+        attended = _liveness(conn, repo_ids)
+    by_asset = {(one.facts.repo_id, str(one.facts.job_type)): one for one in results}
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
     queued: Counter[tuple[int, str]] = Counter()
     counted: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
@@ -105,12 +105,12 @@ def status(
     for row in rows:
         key = row["repo_id"], row["job_type"]
         # Between two queries a repository may have been registered.
-        if key in judged and (wanted is None or row["job_type"] in wanted):
-            asset = _unit(row, judged[key], tokens, queued[key], running[key])
+        if key in by_asset and (wanted is None or row["job_type"] in wanted):
+            asset = _unit(row, by_asset[key], tokens, queued[key], running[key])
             asset["held_back"] = blockers.reasons(asset, obstacles, retry_at.get(key))
             asset["remedies"] |= remedies(asset["held_back"], asset["spec"])
             assets.append(asset)
-            if blockers.is_due(row, judged[key], when):
+            if blockers.is_due(row, by_asset[key], when):
                 due.add(key)
     retired = {asset["repo_id"] for asset in assets if asset["lifecycle"] == Lifecycle.RETIRED}
     if repository is None:
@@ -156,13 +156,13 @@ def _tokens(conn: Connection, instances: Collection[str]) -> Credentials:
 
 def _run_starts(settings: Settings, database: Database) -> Document | None:
     """How the newest runs of Dagster's began; None where it has no tables, or they cannot be read."""
-    found = run_starts.look(settings, database.url)
+    found = run_starts.read_starts(settings, database.url)
     if found is None:
         return None
     return {**asdict(found), "last_at": plain_mark(found.last_at)}
 
 
-def _attendance(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
+def _liveness(conn: Connection, repo_ids: Sequence[int] | None) -> Document:
     """The living worker pools, the assets that none of them takes, and what is silent or slow."""
     beats = heartbeats.read(conn)
     return {
@@ -216,12 +216,12 @@ def _at_work(row: Mapping[str, Any]) -> Document:
 
 def _unit(
     row: Mapping[str, Any],
-    judged: HealthResult,
+    result: HealthResult,
     tokens: Credentials,
     queued_jobs: int,
     running: list[Document],
 ) -> Document:
-    facts = judged.facts
+    facts = result.facts
     kind = Kind(row["kind"])
     stop = tokens.stopped.get(row["instance"]) if kind is Kind.GITLAB else None
     return {
@@ -234,9 +234,9 @@ def _unit(
         "lifecycle": row["lifecycle"],
         "registered_at": plain_mark(row["registered_at"]),
         "job_type": row["job_type"],
-        "verdict": verdict_of(judged.health),
-        "reasons": judged.health.detail,
-        "remedies": remedies((r for r in judged.health.reasons if r not in PASSES), _spec(row)),
+        "verdict": verdict_of(result.health),
+        "reasons": result.health.detail,
+        "remedies": remedies((r for r in result.health.reasons if r not in PASSES), _spec(row)),
         "access": _access(facts),
         "credential": facts.credential
         and {"problem": facts.credential, "stopped_at": plain_mark(stop.stopped_at if stop else None)},
@@ -246,7 +246,7 @@ def _unit(
         "watermark": plain_mark(facts.watermark),
         "verified_at": plain_mark(facts.verified_at),
         "visited_at": plain_mark(facts.visited_at),
-        "lag_seconds": judged.lag_seconds,
+        "lag_seconds": result.lag_seconds,
         "head_rev": facts.head,
         "revisions_behind": facts.revisions_behind,
         "gaps": _extent(facts.gap),

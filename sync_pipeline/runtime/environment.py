@@ -127,15 +127,15 @@ def dagster_url(url: str, schema: str = "") -> str:
     login = quote(query.pop("user", ""), safe="")
     if "password" in query:
         login += ":" + quote(query.pop("password"), safe="")
-    place = ""
+    host = ""
     # A socket folder, or several hosts, can only be written as a parameter.
     if "host" in query and not query["host"].startswith("/") and "," not in query["host"]:
-        place = query.pop("host")
-        place = f"[{place}]" if ":" in place else place
-        place += f":{query.pop('port')}" if "port" in query else ""
+        host = query.pop("host")
+        host = f"[{host}]" if ":" in host else host
+        host += f":{query.pop('port')}" if "port" in query else ""
     database = quote(query.pop("dbname", ""), safe="")
     login += "@" if login else ""
-    return f"postgresql+psycopg2://{login}{place}/{database}?{urlencode(query, quote_via=quote)}"
+    return f"postgresql+psycopg2://{login}{host}/{database}?{urlencode(query, quote_via=quote)}"
 
 
 def embedded_url(state_dir: Path) -> str | None:
@@ -417,7 +417,7 @@ def _stop(server: _Server) -> None:
 
 def _start(server: _Server, *, durable: bool) -> None:
     """Start the server and wait until it answers. Nothing that a killed one left is in its way."""
-    _sweep(server)
+    _remove_old_sockets(server)
     settings = {
         **_SERVER_SETTINGS,
         **({} if durable else _FLEETING_SETTINGS),
@@ -440,7 +440,7 @@ def _start(server: _Server, *, durable: bool) -> None:
         )
 
 
-def _sweep(server: _Server) -> None:
+def _remove_old_sockets(server: _Server) -> None:
     """Clear away what a killed server left. Called when no server runs on the data."""
     # Its children go on with what they do until they next look for it.
     children = [process for process in psutil.process_iter() if _serves(process, server.data)]

@@ -84,15 +84,15 @@ def repair_request(
     is clean, or waits for the confirmation of a deletion or for a person.
     """
     patience = patience_of(settings)
-    places = [
-        one.difference.place
+    positions = [
+        one.difference.position
         for one in reconciliations.open_ones(conn, repo_id, job_type)
         if next_of(one, patience) in (Next.READ, Next.DELETE)
     ]
-    if not places:
+    if not positions:
         return None
-    window = hull([place for place in places if place is not None])
-    if None in places:
+    window = hull([position for position in positions if position is not None])
+    if None in positions:
         # A difference without a place may be anywhere: the window only selects the others.
         window = settled_window(conn, repo_id, job_type) or window
     if window is None:

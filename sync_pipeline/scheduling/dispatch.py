@@ -68,7 +68,7 @@ _TO_BE_TAKEN = timedelta(minutes=1)
 # Seconds: where there are several pools, the other one plans other work.
 _PATIENCE = 2.0
 # An error budget looks further back than a breaker with a short window.
-_SHORTEST_LOOK_BACK = 3600.0
+_MIN_LOOKBACK = 3600.0
 # Runs that say nothing are among the newest ones too.
 _FOR_ONE_THAT_COUNTS = 5
 
@@ -131,10 +131,10 @@ def read_plan(
     caller can start at all, None for all of them.
     """
     limits = limits_of(settings)
-    look_back = max(settings.breaker.window_minutes * 60, _SHORTEST_LOOK_BACK)
+    lookback = max(settings.breaker.window_minutes * 60, _MIN_LOOKBACK)
     rows = store.snapshot(
         conn,
-        sample_seconds=look_back,
+        sample_seconds=lookback,
         newest=_FOR_ONE_THAT_COUNTS * settings.breaker.window_count,
         burst=float(settings.rate_limit.burst),
     )
@@ -181,7 +181,7 @@ class Round:
         if self.plan is None:
             return str(self.skipped)
         done = "would be dispatched" if self.dry_run else "dispatched"
-        return f"{counted(len(self.started), 'job')} {done}; {held_back(self.plan)}"
+        return f"{counted(len(self.started), 'job')} {done}; {blockers_text(self.plan)}"
 
 
 def dispatch(database: Database, settings: Settings, *, dry_run: bool = False) -> Round:
@@ -201,7 +201,7 @@ def dispatch(database: Database, settings: Settings, *, dry_run: bool = False) -
     return Round(dry_run, plan, now, started)
 
 
-def held_back(plan: Plan) -> str:
+def blockers_text(plan: Plan) -> str:
     """Why something was due and not started, in one line."""
     due = Counter(str(d.reason) for d in plan.decisions if d.reason in NO_ROOM | MAY_NOT_START)
     if not due:

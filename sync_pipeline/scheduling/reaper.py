@@ -224,7 +224,7 @@ def _leases(conn: Connection, report: ReapReport, rules: Rules, now: datetime) -
             line = f"{_unit(row)}: {row['who']} no longer waits for the lease"
             report.attempt(
                 Item("wish", str(row["waiter"]), "forgotten", line),
-                partial(store.forget_waiter, conn, row["lock_id"], row["waiter"], row["expires_at"]),
+                partial(store.delete_waiter, conn, row["lock_id"], row["waiter"], row["expires_at"]),
             )
 
 

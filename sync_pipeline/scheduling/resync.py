@@ -44,7 +44,7 @@ class ResyncSkipReason(StrEnum):
     NOTHING_COMPLETE = "nothing_complete"
 
 
-_SAID = {
+_SKIP_TEXTS = {
     ResyncSkipReason.STILL_QUEUED: "with jobs of an earlier set still queued (scm-sync admin jobs list)",
     ResyncSkipReason.DONE: "that had theirs already",
     ResyncSkipReason.NOTHING_COMPLETE: "with nothing complete yet",
@@ -86,7 +86,7 @@ class Queued:
         if self.pieces:
             summary = f"{counted(len(self.pieces), 'job')} {done} for {assets} (repository, job type)"
         why = ", ".join(
-            f"{self.left_out[one]:,} {_SAID[one]}" for one in ResyncSkipReason if self.left_out[one]
+            f"{self.left_out[one]:,} {_SKIP_TEXTS[one]}" for one in ResyncSkipReason if self.left_out[one]
         )
         return f"{summary}; (repository, job type) left out: {why}" if why else summary
 

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 _Activity = tuple[int, str, Mode, Window | None]
 # Another worker may be about to take the first ones.
-_MAX_LOOKED_AT = 100
+_MAX_JOBS_READ = 100
 
 
 class Worker:
@@ -121,7 +121,7 @@ class Worker:
                 tenants=settings.worker.tenant_allowlist,
                 job_types=settings.worker.job_type_allowlist,
                 gitlabs=[instance_of(server.url) for server in settings.gitlab_servers()],
-                limit=_MAX_LOOKED_AT,
+                limit=_MAX_JOBS_READ,
             )
         together: dict[_Activity, list[JobRequest]] = {}
         for request in waiting:

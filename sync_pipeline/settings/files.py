@@ -39,8 +39,8 @@ def config_file() -> Path | None:
                 f"SCM_CONFIG: there is no file {named}; correct the path or unset SCM_CONFIG"
             )
         return Path(named)
-    places = (Path.cwd() / CONFIG_NAME, project_root() / CONFIG_NAME)
-    return next((place for place in places if place.is_file()), None)
+    paths = (Path.cwd() / CONFIG_NAME, project_root() / CONFIG_NAME)
+    return next((location for location in paths if location.is_file()), None)
 
 
 def read_toml(path: Path | None) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def parse_toml(text: str, path: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         # The message names keys and characters of the syntax, never a value.
-        problem, _, place = str(error).rpartition(" (at ")
-        found = re.fullmatch(r"line (\d+), column (\d+)\)", place)
+        problem, _, location = str(error).rpartition(" (at ")
+        found = re.fullmatch(r"line (\d+), column (\d+)\)", location)
         lines = text.splitlines() or [""]
         line, column = found.groups() if found else (str(len(lines)), str(len(lines[-1]) + 1))
         raise ConfigurationError(

@@ -338,22 +338,22 @@ def _from_file(
 
 
 def _leaves(
-    table: Mapping[str, Any], path: str, place: str, problems: list[str]
+    table: Mapping[str, Any], path: str, location: str, problems: list[str]
 ) -> Iterator[tuple[str, str, Any]]:
     """Every key that is no table, after its tables, with the variable that it stands for and its value."""
     for name, value in table.items():
         key = f"{path}.{name}" if path else name
         if key in _REFUSED_TABLES:
-            problems.append(f"[{key}]{place}: {_REFUSED_TABLES[key]}")
+            problems.append(f"[{key}]{location}: {_REFUSED_TABLES[key]}")
         elif key == _POOLS:
             continue
         elif key not in TABLES:
             # Not upper(): a key in capitals would be another one that says the same.
             yield key, PREFIX + TABLES[path] + name.swapcase(), value
         elif isinstance(value, Mapping):
-            yield from _leaves(value, key, place, problems)
+            yield from _leaves(value, key, location, problems)
         else:
-            problems.append(f"{key}{place}: write [{key}] and its keys below")
+            problems.append(f"{key}{location}: write [{key}] and its keys below")
 
 
 def _from_pool(

@@ -49,9 +49,9 @@ def explained_settings(**overrides: object) -> tuple[Settings, dict[str, Given]]
     wrong: set[str] = set()
     settings, errors = _validated(values)
     for error in errors:
-        name, *place = error["loc"][error["loc"][0] in GROUPS :]
+        name, *location = error["loc"][error["loc"][0] in GROUPS :]
         wrong.add(str(name))
-        problems.append(_line(str(name), place, error, given, file))
+        problems.append(_line(str(name), location, error, given, file))
     if settings is None:  # values that contradict each other are found once everything has a value
         settings, _ = _validated(values | {name: FIELDS[name].info.default for name in wrong})
     for one in _contradictions(settings) if settings else ():
@@ -72,16 +72,16 @@ def _validated(values: Mapping[str, Any]) -> tuple[Settings | None, list[ErrorDe
 
 
 def _line(
-    name: str, place: list[int | str], error: ErrorDetails, given: Mapping[str, Given], file: Path | None
+    name: str, location: list[int | str], error: ErrorDetails, given: Mapping[str, Given], file: Path | None
 ) -> str:
     """The line about a setting that is wrong in itself."""
     problem = error["msg"].removeprefix("Value error, ")
-    if name in ONLY_IN_FILE and not place:
+    if name in ONLY_IN_FILE and not location:
         return f"{name} in {file}: write [[{name}]] and its keys below"
     value = "" if name in _SECRET or error["type"] == "value_error" else f", not {error['input']!r:.80}"
     where = f"{given[name].name}:" if name in given else f"{name}:"
     if name in ONLY_IN_FILE:
-        number, *inner = place
+        number, *inner = location
         if error["type"] == "extra_forbidden":
             table = GitLabTable if name == "gitlab" else SvnTable
             problem = f"unknown key; {advice(str(inner[0]), table.model_fields, cutoff=0.6)}"

@@ -65,9 +65,9 @@ def _base_url(url: str) -> str:
     if parts.query or parts.fragment or re.search(r"[\s%]", parts.path):
         raise ValueError("write the URL without ?, #, % and blanks, like https://gitlab.example.com")
     host = f"[{host}]" if ":" in host else host
-    place = host if port in (None, {"http": 80, "https": 443}[parts.scheme]) else f"{host}:{port}"
+    location = host if port in (None, {"http": 80, "https": 443}[parts.scheme]) else f"{host}:{port}"
     path = re.sub(r"/+", "/", parts.path).rstrip("/").removesuffix("/api/v4").rstrip("/")
-    return f"{parts.scheme}://{place}{path}"
+    return f"{parts.scheme}://{location}{path}"
 
 
 def _svn_server(value: str) -> str:
@@ -194,9 +194,9 @@ class SvnTable(BaseModel):
     @property
     def instance(self) -> str:
         """The server as repositories have it: the host, with the port where it is not the default."""
-        scheme, _, place = self.url.partition("://")
+        scheme, _, location = self.url.partition("://")
         port = {"http": 80, "https": 443, "svn": 3690, "svn+ssh": 22}.get(scheme)
-        return place.removesuffix(f":{port}").strip("/") or "local"
+        return location.removesuffix(f":{port}").strip("/") or "local"
 
 
 # Groups -------------------------------------------------------------------------------------------------

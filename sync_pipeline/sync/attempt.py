@@ -372,7 +372,7 @@ class Attempt:
     def _report(self, error: SyncError | None, job_status: JobStatus, run_status: RunStatus) -> JobReport:
         before: int | datetime | None = None
         after: int | datetime | None = None
-        if self._database_answers():
+        if self._is_database_up():
             # The job may be gone with a database that was restored.
             with suppress(ClaimLost), self.database.connection() as conn:
                 stored = jobs.report(conn, self.claim.job_id)
@@ -400,7 +400,7 @@ class Attempt:
             error=str(error) if error else None,
         )
 
-    def _database_answers(self) -> bool:
+    def _is_database_up(self) -> bool:
         try:
             with self.database.connection():
                 return True

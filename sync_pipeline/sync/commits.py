@@ -104,7 +104,7 @@ class CommitFacts(FactStore[CommitPage]):
             refs.cover(batch.conn, self.repo_id, [self.walk.tip])
         else:
             # An answer without its tip cannot be relied on: the next visit begins it again.
-            commits.turn_page(
+            commits.record_page(
                 batch.conn,
                 self.walk.walk_id,
                 next_page=page.next_number or 1,
@@ -157,7 +157,7 @@ class CommitWork:
             self._work()
 
     def _work(self) -> None:
-        project_info = self._visit.look()
+        project_info = self._visit.check_project()
         if self._visit.is_disabled(self._attempt):
             return
         if self._attempt.is_incremental:
@@ -279,7 +279,7 @@ class CommitWork:
 
     def _was_given_up(self, walks: _Walks, tip: str) -> bool:
         with self._database.connection() as conn:
-            keys = refs.set_aside(conn, self._repo_id, without_history=True)
+            keys = refs.quarantined_keys(conn, self._repo_id, without_history=True)
         return any(ref.tip == tip and _quarantine_key(ref) in keys for ref in walks.refs)
 
     def _quarantine(self, without_history: Sequence[refs.StoredRef], readable: TimeWindow) -> None:
@@ -294,7 +294,7 @@ class CommitWork:
             for ref in without_history
         }
         with self._database.connection() as conn:
-            before = refs.set_aside(conn, self._repo_id, without_history=True)
+            before = refs.quarantined_keys(conn, self._repo_id, without_history=True)
         if now.keys() == before:
             return
 
@@ -307,7 +307,7 @@ class CommitWork:
         with self._database.connection() as conn:
             return any(
                 not refs.is_ancestor(conn, self._repo_id, old, new)
-                for kind, name, old, new in refs.unjudged(conn, self._repo_id)
+                for kind, name, old, new in refs.unrecorded_moves(conn, self._repo_id)
                 if (kind, name) == (main.kind, main.name)
             )
 
@@ -317,13 +317,13 @@ class CommitWork:
         """Store where the refs lead now; returns them, and the last tips of those that are gone."""
         with self._database.connection() as conn:
             stored = refs.stored_refs(conn, self._repo_id)
-            aside_before = refs.set_aside(conn, self._repo_id)
+            quarantined_before = refs.quarantined_keys(conn, self._repo_id)
             same = refs.changes(conn, self._repo_id, listing.refs).none
-        aside_now = {row.natural_key for row in listing.quarantined}
-        if same and aside_before == aside_now and not self._is_repair:
+        quarantined_now = {row.natural_key for row in listing.quarantined}
+        if same and quarantined_before == quarantined_now and not self._is_repair:
             return stored, []
         # An unreadable commit is not gone.
-        kept = {(r.kind, r.name) for r in stored if quarantine_key(f"{r.kind}:{r.name}") in aside_now}
+        kept = {(r.kind, r.name) for r in stored if quarantine_key(f"{r.kind}:{r.name}") in quarantined_now}
         evidence = Evidence(f"list of {len(listing.refs):,} branches and tags")
         page = Page(readable, (), quarantined=listing.quarantined, evidence=evidence)
         with self._attempt.lease(), open_batch(self._attempt, page) as batch:
@@ -336,7 +336,7 @@ class CommitWork:
                 partial=listing.partial,
                 kept=kept,
             )
-            refs.resolve(batch.conn, self._repo_id, aside_before - aside_now)
+            refs.resolve(batch.conn, self._repo_id, quarantined_before - quarantined_now)
         with self._database.connection() as conn:
             return refs.stored_refs(conn, self._repo_id), deleted
 
@@ -399,8 +399,8 @@ class CommitWork:
         commit that does not come then is deferred and quarantined under its name.
         """
         with self._database.connection() as conn:
-            places = refs.nameless(conn, self._repo_id, UNLISTED)
-        if not places and not self._came_late:
+            keys = refs.nameless(conn, self._repo_id, UNLISTED)
+        if not keys and not self._came_late:
             return
         asked: set[str] = set()
         while len(asked) < _MAX_UNLISTED_PER_VISIT:
@@ -416,7 +416,7 @@ class CommitWork:
                 self._store_one(page, readable)
             asked |= found
         with self._attempt.lease(), open_batch(self._attempt, Page(readable, ())) as batch:
-            refs.resolve(batch.conn, self._repo_id, places)
+            refs.resolve(batch.conn, self._repo_id, keys)
 
     def _store_of_merge_requests(self, readable: TimeWindow) -> None:
         """Store the commits that only merge requests list: no branch and no tag reaches them. Their parents
@@ -473,15 +473,15 @@ class CommitWork:
         main = tips[0] if tips else None
         changed = self._attempt.done.batches > 0
         with self._database.connection() as conn:
-            unjudged = refs.unjudged(conn, self._repo_id)
+            unrecorded_moves = refs.unrecorded_moves(conn, self._repo_id)
             # Following parents to the root for each of many takes too long: most were left by all refs.
-            old_tips = {old for _, _, old, _ in unjudged}
+            old_tips = {old for _, _, old, _ in unrecorded_moves}
             near = old_tips
             if len(old_tips) > _MAX_OLD_TIPS:
                 near = refs.reached(conn, self._repo_id, old_tips)
             moves = [
                 (kind, name, old, new, old not in near or not refs.is_ancestor(conn, self._repo_id, old, new))
-                for kind, name, old, new in unjudged
+                for kind, name, old, new in unrecorded_moves
             ]
             lost = len(deleted) > _MAX_OLD_TIPS or any(
                 main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
@@ -504,7 +504,7 @@ class CommitWork:
         with self._attempt.lease(), open_batch(self._attempt, page) as batch:
             refs.cover(batch.conn, self._repo_id, known)
             for kind, name, old, new, forced in moves:
-                refs.judge(
+                refs.record_move(
                     batch.conn,
                     repo_id=self._repo_id,
                     batch_id=batch.batch_id,
@@ -518,7 +518,7 @@ class CommitWork:
             if marks:
                 refs.mark_unreachable(batch.conn, self._repo_id)
             if marks or is_scan:
-                watermarks.record_sweep(
+                watermarks.record_scan(
                     batch.conn, repo_id=self._repo_id, job_type=self._attempt.job_type, sweep_rev=1
                 )
 
@@ -532,7 +532,7 @@ class CommitWork:
         """
         result = RetryResult()
         with self._visit.watched():
-            project_info = self._visit.look()
+            project_info = self._visit.check_project()
             if self._visit.is_disabled(self._attempt):
                 return result
             readable = self._visit.readable(None)
@@ -578,11 +578,12 @@ class CommitWork:
 
     # -- differences --------------------------------------------------------------------------------------
 
-    def heal(self, found: Sequence[Difference]) -> None:
-        """Read the refs and commits of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
+    def repair_differences(self, found: Sequence[Difference]) -> None:
+        """Read the refs and commits of ``found`` again.
+        See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         shas = [one.natural_key for one in found if is_sha(one.natural_key)]
         with self._visit.watched():
-            project_info = self._look()
+            project_info = self._check_project()
             readable = self._visit.readable(None)
             self._is_repair = True
             self._facts.overriding = set(shas)
@@ -605,17 +606,17 @@ class CommitWork:
             self._walk(tip, main, readable)
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         with self._visit.watched():
-            self._look()
+            self._check_project()
             singles = SingleReader(self._client, self._visit.project_id)
             gone = {one.natural_key for one in found if singles.is_commit_gone(one.natural_key)}
             with self._database.connection() as conn:
                 # A commit that a branch or tag reaches exists, whatever its own address answers.
                 return gone - refs.reached(conn, self._repo_id, gone)
 
-    def _look(self) -> project.ProjectInfo:
-        project_info = self._visit.look()
+    def _check_project(self) -> project.ProjectInfo:
+        project_info = self._visit.check_project()
         # Raises: a window of its own waits until it is switched on.
         self._visit.is_disabled(self._attempt)
         return project_info

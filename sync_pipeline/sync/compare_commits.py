@@ -85,7 +85,7 @@ class CommitComparison(ProjectComparison):
         watermark = self._visit.before[self._attempt.job_type].watermark
         return watermark is None or window.until == watermark
 
-    def _place(self, moment: datetime | None) -> TimeWindow:
+    def _position(self, moment: datetime | None) -> TimeWindow:
         """The smallest window that a commit of this time is in. A commit without a date, or outside of all
         time that can be covered, is in the first or last part of the window."""
         moment = self._window.since if moment is None else moment
@@ -95,8 +95,8 @@ class CommitComparison(ProjectComparison):
             moment = self._window.until - _STEP
         return TimeWindow(moment, moment + _STEP)
 
-    def _is_elsewhere(self, place: TimeWindow) -> bool:
-        return not self._window.since <= place.since < self._window.until
+    def _is_elsewhere(self, position: TimeWindow) -> bool:
+        return not self._window.since <= position.since < self._window.until
 
     # -- refs ---------------------------------------------------------------------------------------------
 
@@ -108,15 +108,15 @@ class CommitComparison(ProjectComparison):
             changes = refs.changes(conn, self._repo_id, listing.refs)
         if not listing.refs and changes.gone:
             raise Transient(
-                f"{self._look.path}: the server lists no branch and no tag, where there were some",
+                f"{self._info.path}: the server lists no branch and no tag, where there were some",
                 code="incomplete",
             )
-        aside_now = {row.natural_key for row in listing.quarantined}
+        quarantined_now = {row.natural_key for row in listing.quarantined}
         found = [Difference(f"{kind}:{name}", DifferenceKind.MISSING, None) for kind, name in changes.lost]
         unread: list[str] = []
         newer = len(changes.new)
         for kind, name in changes.gone:
-            if kind in listing.partial or quarantine_key(f"{kind}:{name}") in aside_now:
+            if kind in listing.partial or quarantine_key(f"{kind}:{name}") in quarantined_now:
                 continue
             if not self._refs.is_there(kind, name):
                 found.append(Difference(f"{kind}:{name}", DifferenceKind.EXTRA, None))
@@ -130,7 +130,7 @@ class CommitComparison(ProjectComparison):
                     newer += 1
                     continue
             found.append(Difference(f"{kind}:{name}", DifferenceKind.CHANGED, None, change.fields))
-        return found, newer, (*sorted(aside_now), *unread)
+        return found, newer, (*sorted(quarantined_now), *unread)
 
     # -- commits ------------------------------------------------------------------------------------------
 
@@ -149,11 +149,11 @@ class CommitComparison(ProjectComparison):
             compared = comparison.compare_commits(conn, self._repo_id, rows, gone)
         absent |= {row.key[0]: by_sha[row.key[0]] for row in compared if row.stored is None}
         known = [row for row in compared if row.stored is not None]
-        return Compared.of(window, known, self._place_of, unread=unread)
+        return Compared.of(window, known, self._position_of, unread=unread)
 
-    def _place_of(self, row: ComparedRow) -> TimeWindow:
+    def _position_of(self, row: ComparedRow) -> TimeWindow:
         columns = row.source or row.stored or {}
-        return self._place(columns["committed_at"] or columns["authored_at"])
+        return self._position(columns["committed_at"] or columns["authored_at"])
 
     def _unlisted(
         self,
@@ -207,7 +207,9 @@ class CommitComparison(ProjectComparison):
         their parents, and so on. No ref reaches a listed commit that no other row names."""
         with self._database.connection() as conn:
             todo = comparison.unstored_commits(conn, self._repo_id)
-            set_aside = quarantine.open_keys(conn, self._repo_id, self._attempt.job_type) if todo else set()
+            quarantined_keys = (
+                quarantine.open_keys(conn, self._repo_id, self._attempt.job_type) if todo else set()
+            )
         met = set(todo)
         found: list[Difference] = []
         unread: list[str] = []
@@ -215,20 +217,20 @@ class CommitComparison(ProjectComparison):
             sha = todo.pop()
             row: CommitRow | _Answer | None = absent.get(sha)
             if row is None:
-                row = _Answer.UNREADABLE if sha in set_aside else self._ask(reader, sha)
+                row = _Answer.UNREADABLE if sha in quarantined_keys else self._ask(reader, sha)
             if row is _Answer.UNREADABLE or row is _Answer.GONE:
                 # The server names it and does not have it.
                 unread.append(sha)
                 continue
-            place: TimeWindow | None = None
+            position: TimeWindow | None = None
             if isinstance(row, CommitRow):
-                place = self._place(_moment(row))
+                position = self._position(_moment(row))
                 with self._database.connection() as conn:
                     parents = refs.not_stored(conn, self._repo_id, row.parents or ()) - met
                 met |= parents
                 todo += sorted(parents)
-            if place is None or not self._is_elsewhere(place):
-                found.append(Difference(sha, DifferenceKind.MISSING, place))
+            if position is None or not self._is_elsewhere(position):
+                found.append(Difference(sha, DifferenceKind.MISSING, position))
         return Compared(window, len(found), 0, tuple(found), unread=tuple(unread))
 
 

@@ -142,7 +142,7 @@ class MergeRequestComparison(ProjectComparison):
             compared = comparison.compare_merge_requests(conn, self._repo_id, listed.rows, listed.gone)
         updated_at = {row.iid: row.updated_at for row in listed.rows} | listed.gone
 
-        def place(row: ComparedRow) -> TimeWindow:
+        def position(row: ComparedRow) -> TimeWindow:
             moment = updated_at[row.key[0]]
             if row.stored is not None and not listed.window.since <= moment < listed.window.until:
                 moment = row.stored["updated_at"]
@@ -154,7 +154,7 @@ class MergeRequestComparison(ProjectComparison):
             if row.kind and row.source is not None and row.source["updated_at"] >= self._settled
         ]
         return Compared.of(
-            listed.window, compared, place, excluded=newer, newer=len(newer), unread=listed.unread
+            listed.window, compared, position, excluded=newer, newer=len(newer), unread=listed.unread
         )
 
     def _compare_reviews(self, listed: _Listed, depth: Depth) -> Compared:
@@ -168,7 +168,7 @@ class MergeRequestComparison(ProjectComparison):
         sets = self._reviews.read(settled)
         with self._database.connection() as conn:
             parts = comparison.compare_reviews(conn, self._repo_id, sets, gone)
-        places = {row.iid: _point(row.updated_at) for row in settled} | {
+        windows = {row.iid: _point(row.updated_at) for row in settled} | {
             iid: _point(updated_at) for iid, updated_at in gone.items()
         }
         short = self._short(sets)
@@ -188,13 +188,13 @@ class MergeRequestComparison(ProjectComparison):
         return Compared.of(
             listed.window,
             parts,
-            lambda part: places[part.key[0]],
+            lambda part: windows[part.key[0]],
             excluded={*newer, *hidden, *unread},
             newer=len(rows) - len(settled) + len(newer),
             unread=[
                 *listed.unread,
                 *unread,
-                *(owed.natural_key for one in sets for owed in one.deferred),
+                *(fetch.natural_key for one in sets for fetch in one.deferred),
                 *(row.natural_key for one in sets for row in one.quarantined),
             ],
             hidden=hidden,

@@ -40,7 +40,7 @@ class RevisionComparison:
         """Make sure that this is still the repository that we know. Raises SourceReplaced."""
         with self._attempt.database.connection() as conn:
             before = watermarks.get(conn, self._repo_id, self._attempt.job_type)
-        self._work.look(before)
+        self._work.check_source(before)
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`; a log is whole, so ``depth`` changes
@@ -74,9 +74,9 @@ class RevisionComparison:
             if row.source is None and (number in unread or not self._source.is_outside(number)):
                 unread.add(number)
         keys = [str(number) for number in sorted(unread)]
-        return Compared.of(batch.window, rows, _place, excluded=keys, unread=keys)
+        return Compared.of(batch.window, rows, _position, excluded=keys, unread=keys)
 
 
-def _place(row: comparison.ComparedRow) -> RevisionWindow:
+def _position(row: comparison.ComparedRow) -> RevisionWindow:
     (number,) = row.key
     return RevisionWindow(number, number + 1)

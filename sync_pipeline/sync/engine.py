@@ -37,7 +37,7 @@ from sync_pipeline.sync import configuration, lost
 from sync_pipeline.sync.attempt import Attempt, Work, database_error, execute
 from sync_pipeline.sync.job_types import comparison, reading
 from sync_pipeline.sync.readers import Readers
-from sync_pipeline.sync.reconcile import HealWork, ProbeWork
+from sync_pipeline.sync.reconcile import ProbeWork, RepairWork
 from sync_pipeline.sync.remap import RemapWork
 from sync_pipeline.sync.retry import RetryWork
 from sync_pipeline.sync.revisions import SourceState
@@ -66,7 +66,7 @@ class Syncer:
         self._database = database
         self._settings = settings
         self._sources: Sources = sources or Readers(settings, database)
-        self._looks: dict[int, SourceState] = {}
+        self._states: dict[int, SourceState] = {}
 
     def run(
         self,
@@ -212,9 +212,9 @@ class Syncer:
             return RemapWork(attempts[0])
         if attempts[0].request.mode is Mode.PROBE:
             return ProbeWork(attempts[0], comparison(attempts[0], self._sources, cancel.is_set))
-        work = reading(attempts, self._sources, cancel.is_set, self._looks)
+        work = reading(attempts, self._sources, cancel.is_set, self._states)
         if attempts[0].request.only_differences:
-            return HealWork(attempts[0], work)
+            return RepairWork(attempts[0], work)
         return RetryWork(attempts[0], work) if attempts[0].request.quarantine else work
 
     def _max_running(self, request: JobRequest) -> int | None:

@@ -20,13 +20,13 @@ from sync_pipeline.sync.compare_revisions import RevisionComparison
 from sync_pipeline.sync.listed import ListedComparison, ListedWork
 from sync_pipeline.sync.merge_requests import MergeRequestWork
 from sync_pipeline.sync.project import ProjectVisit
-from sync_pipeline.sync.reconcile import Comparison, Healing
+from sync_pipeline.sync.reconcile import Comparison, Repairing
 from sync_pipeline.sync.retry import Retries
 from sync_pipeline.sync.revisions import RevisionWork, SourceState
 from sync_pipeline.sync.source import Sources
 
 
-class Reading(Work, Healing, Retries, Protocol):
+class Reading(Work, Repairing, Retries, Protocol):
     """The work of a job type that reads its source."""
 
 
@@ -50,13 +50,13 @@ def reading(
     attempts: Sequence[Attempt],
     sources: Sources,
     cancelled: Callable[[], bool],
-    looks: dict[int, SourceState],
+    states: dict[int, SourceState],
 ) -> Reading:
-    """The work that reads for ``attempts``, whose job types share a reader. ``looks`` are recent looks at SVN
-    repositories."""
+    """The work that reads for ``attempts``, whose job types share a reader. ``states`` are the latest
+    states of SVN repositories."""
     first = attempts[0]
     if first.repo.kind is Kind.SVN:
-        return RevisionWork(first, sources.svn(first.repo, cancelled), looks)
+        return RevisionWork(first, sources.svn(first.repo, cancelled), states)
     client, visit = _project(attempts, sources, cancelled)
     return _READING.get(first.job_type, ListedWork)(attempts, client, visit)
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 0.25
 # Time between two checks in a long wait whether a pause was set or lifted meanwhile.
-_LOOK_SECONDS = 5.0
+_POLL_SECONDS = 5.0
 # How often a process writes down what the server says is left.
 _NOTE_SECONDS = 30.0
 # Where so many other kinds of request are refused at the same time, the limit is one of the whole server.
@@ -122,7 +122,7 @@ class SharedLimiter:
         self._sleep = sleep
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._told: datetime | None = None
+        self._reported: datetime | None = None
         self._noted_at = float("-inf")
         # Buckets whose last answer, by what we know, was a refusal.
         self._refusing: set[str] = set()
@@ -156,7 +156,9 @@ class SharedLimiter:
             if permit.wait > longest:
                 raise self._turned_away(bucket, permit)
             if permit.paused_until is not None:
-                self._tell(bucket, permit.given_at, permit.paused_until, permit.pause_reason, _SHORT_PAUSE)
+                self._report_pause(
+                    bucket, permit.given_at, permit.paused_until, permit.pause_reason, _SHORT_PAUSE
+                )
             if permit.wait <= 0 or self._wait(bucket, permit, go_on):
                 return True
 
@@ -179,9 +181,9 @@ class SharedLimiter:
     def _wait(self, bucket: str, permit: Permit, go_on: Callable[[], None]) -> bool:
         """Wait for one's place in the queue; False where it does not count any more."""
         end = self._monotonic() + permit.wait
-        look = min(end, self._monotonic() + _LOOK_SECONDS)
+        next_poll = min(end, self._monotonic() + _POLL_SECONDS)
         while True:
-            while (left := look - self._monotonic()) > 0:
+            while (left := next_poll - self._monotonic()) > 0:
                 self._sleep(min(left, _SLICE_SECONDS))
                 go_on()
             try:
@@ -190,9 +192,9 @@ class SharedLimiter:
                         return False
             except (psycopg.Error, ConfigurationError) as error:
                 raise _no_database(error) from None
-            if look >= end:
+            if next_poll >= end:
                 return True
-            look = min(end, look + _LOOK_SECONDS)
+            next_poll = min(end, next_poll + _POLL_SECONDS)
 
     def _turned_away(self, bucket: str, permit: Permit) -> Transient:
         where = self._name(bucket)
@@ -264,9 +266,9 @@ class SharedLimiter:
             assert after.paused_until is not None
             short = _SHORT_REFUSAL if signal.is_refusal else _SHORT_PAUSE
             then = f", then {after.rate:g} a second"
-            self._tell(bucket, after.paused_at, after.paused_until, after.pause_reason, short, then)
+            self._report_pause(bucket, after.paused_at, after.paused_until, after.pause_reason, short, then)
 
-    def _tell(
+    def _report_pause(
         self,
         bucket: str,
         now: datetime,
@@ -277,9 +279,9 @@ class SharedLimiter:
     ) -> None:
         """One line per pause in each process that sets it or waits for its end."""
         with self._lock:
-            if until - now < short or (self._told and abs(until - self._told) < _SHORT_REFUSAL):
+            if until - now < short or (self._reported and abs(until - self._reported) < _SHORT_REFUSAL):
                 return
-            self._told = until
+            self._reported = until
         _log.warning(
             "no request to %s until %s UTC%s: %s", self._name(bucket), f"{until:%H:%M:%S}", then, reason
         )

@@ -26,7 +26,7 @@ from sync_pipeline.core.model import (
 from sync_pipeline.core.windows import overlap
 from sync_pipeline.facts import listed, quarantine
 from sync_pipeline.facts.comparison import ComparedRow
-from sync_pipeline.facts.job_types import LISTED
+from sync_pipeline.facts.job_types import LIST_TABLES
 from sync_pipeline.facts.quarantine import QuarantineEntry
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.sources.gitlab.lists import LISTS, ListPage, ListReader
@@ -50,7 +50,7 @@ class ListedWork(FactStore[Page[Sequence[Any]]]):
         self._visit = visit
         self._repo_id = self._attempt.repo.repo_id
         self._job_type = self._attempt.job_type
-        self._table = LISTED[self._job_type]
+        self._table = LIST_TABLES[self._job_type]
         self._reader = ListReader(client, visit.project_id, LISTS[self._job_type])
         self._attempt.meter = lambda: client.traffic
         # Keys of rows whose next copy wins over what is stored.
@@ -73,7 +73,7 @@ class ListedWork(FactStore[Page[Sequence[Any]]]):
         """Look at the project; gives the time that can be read, None where the feature is switched off."""
         try:
             with self._visit.watched():
-                self._visit.look()
+                self._visit.check_project()
                 yield None if self._visit.is_disabled(self._attempt) else self._visit.readable(None)
         finally:
             self._attempt.done.traffic = self._client.traffic
@@ -148,13 +148,13 @@ class ListedWork(FactStore[Page[Sequence[Any]]]):
         came = self._read_again()
         return RetryResult(absent={one.natural_key for one in entries} - came)
 
-    def heal(self, found: Sequence[Difference]) -> None:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+    def repair_differences(self, found: Sequence[Difference]) -> None:
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         self._invalidated = {one.natural_key for one in found}
         self._read_again()
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         with self._visited():
             return {one.natural_key for one in found if self._reader.is_gone(one.natural_key)}
 
@@ -168,7 +168,7 @@ class ListedComparison(ProjectComparison):
 
     def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
         super().__init__(attempt, client, visit)
-        self._table = LISTED[attempt.job_type]
+        self._table = LIST_TABLES[attempt.job_type]
         self._reader = ListReader(client, visit.project_id, LISTS[attempt.job_type])
 
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
@@ -187,18 +187,18 @@ class ListedComparison(ProjectComparison):
         newer = [one for one in found if one.stored is None and self._is_newer(window, one)]
         settled = [one for one in found if one not in newer]
         yield Compared.of(
-            window, settled, partial(self._place, window), newer=len(newer), unread=sorted(unread)
+            window, settled, partial(self._position, window), newer=len(newer), unread=sorted(unread)
         )
 
     def _moment(self, one: ComparedRow) -> datetime | None:
-        moment: datetime | None = (one.stored or one.source or {})[self._table.place]
+        moment: datetime | None = (one.stored or one.source or {})[self._table.time_column]
         return moment
 
     def _is_newer(self, window: TimeWindow, one: ComparedRow) -> bool:
         moment = self._moment(one)
         return moment is not None and moment >= window.until
 
-    def _place(self, window: TimeWindow, one: ComparedRow) -> TimeWindow | None:
+    def _position(self, window: TimeWindow, one: ComparedRow) -> TimeWindow | None:
         moment = self._moment(one)
         is_inside = moment is not None and window.since <= moment < window.until
         return TimeWindow(moment, moment + _STEP) if moment is not None and is_inside else None

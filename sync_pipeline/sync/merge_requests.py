@@ -111,7 +111,7 @@ class MergeRequestWork:
     def run(self) -> None:
         """Everything that the jobs ask for. See :class:`sync_pipeline.sync.attempt.Work`."""
         with self._visit.watched():
-            self._visit.look()
+            self._visit.check_project()
             self._attempts = [one for one in self._attempts if not self._visit.is_disabled(one)]
             try:
                 self._read()
@@ -395,7 +395,7 @@ class MergeRequestWork:
             with attempt.lease(), open_batch(attempt, Page(readable, ())) as batch:
                 unreadable.mark_asked(batch.conn, *asset, iids)
                 if not unreadable.without(batch.conn, *asset, detail, since, 1):
-                    unreadable.forget(batch.conn, *asset, detail)
+                    unreadable.delete(batch.conn, *asset, detail)
         return len(iids)
 
     # -- changes that do not bump updated_at -----------------------------------------------------------------
@@ -492,7 +492,7 @@ class MergeRequestWork:
         if key not in unlisted and attempt in self._attempts:
             with attempt.lease(), open_batch(attempt, Page(readable, ())) as batch:
                 # Rows that failed again are deferred under a separate key.
-                merge_requests.forget_unlisted(batch.conn, self._repo.repo_id, attempt.job_type, key)
+                merge_requests.delete_unlisted(batch.conn, self._repo.repo_id, attempt.job_type, key)
 
     def _fetch_details(
         self, attempt: Attempt, iid: int, details: Sequence[str], readable: TimeWindow
@@ -514,7 +514,7 @@ class MergeRequestWork:
                         repo_id=self._repo.repo_id,
                         job_type=attempt.job_type,
                         iid=iid,
-                        looks=self._settings.reconcile.deletion_confirmations,
+                        confirmations=self._settings.reconcile.deletion_confirmations,
                         time=timedelta(seconds=self._settings.reconcile.deletion_after_seconds),
                     )
 
@@ -565,7 +565,7 @@ class MergeRequestWork:
         result = RetryResult()
         (attempt,) = self._attempts
         with self._visit.watched():
-            self._visit.look()
+            self._visit.check_project()
             if self._visit.is_disabled(attempt):
                 return result
             readable = self._visit.readable(None)
@@ -593,13 +593,13 @@ class MergeRequestWork:
 
     # -- differences ---------------------------------------------------------------------------------------
 
-    def heal(self, found: Sequence[Difference]) -> None:
+    def repair_differences(self, found: Sequence[Difference]) -> None:
         """Read again the merge requests that ``found`` are of, with all that belongs to them. See
-        :class:`sync_pipeline.sync.reconcile.Healing`."""
+        :class:`sync_pipeline.sync.reconcile.Repairing`."""
         (attempt,) = self._attempts
         iids = sorted({number_of(one) for one in found})
         with self._visit.watched():
-            self._look()
+            self._check_project()
             self._load_refusals(self._visit.readable(None))
             self._facts[attempt.job_type].overriding = {one.natural_key for one in found}
             for first in range(0, len(iids), _MAX_PER_LEASE):
@@ -613,17 +613,17 @@ class MergeRequestWork:
                 self._store([attempt], {}, found)
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
         with self._visit.watched():
-            self._look()
+            self._check_project()
             singles = SingleReader(self._client, self._visit.project_id)
             with self._database.connection() as conn:
                 internal = tombstones.internal_notes(conn, self._repo.repo_id, [d.natural_key for d in found])
             hidden = set() if self._visit.sees_internal_notes() else internal
             return gone_ones(singles, [one for one in found if one.natural_key not in hidden])
 
-    def _look(self) -> None:
-        self._visit.look()
+    def _check_project(self) -> None:
+        self._visit.check_project()
         for attempt in self._attempts:
             # Raises: a window of its own waits until it is switched on.
             self._visit.is_disabled(attempt)

@@ -117,9 +117,11 @@ def open_batch(attempt: Attempt, page: Page[Any]) -> Iterator[Batch]:
         batch = Batch(conn, jobs.next_batch(conn), page.evidence and replace(page.evidence))
         yield batch
         batch_id = batch.batch_id
-        aside = quarantine.quarantine(conn, **asset, batch_id=batch_id, rows=page.quarantined)
+        quarantined_count = quarantine.quarantine(conn, **asset, batch_id=batch_id, rows=page.quarantined)
         quarantine.defer(conn, **asset, fetches=page.deferred)
-        counts = replace(batch.counts, read=batch.counts.read + aside, quarantined=aside)
+        counts = replace(
+            batch.counts, read=batch.counts.read + quarantined_count, quarantined=quarantined_count
+        )
         if page.covered is not None:
             is_news = watermarks.extend(
                 conn,
@@ -139,7 +141,7 @@ def open_batch(attempt: Attempt, page: Page[Any]) -> Iterator[Batch]:
             window=page.window,
             covers=page.covered is not None,
             counts=counts,
-            owed=len(page.deferred),
+            deferred=len(page.deferred),
             evidence=batch.evidence,
             calls=calls,
             seconds=seconds,

@@ -20,13 +20,13 @@ from sync_pipeline.core.errors import (
 )
 from sync_pipeline.core.model import BEGINNING, Access, TimeWindow, Traffic
 from sync_pipeline.database.pool import database_time
-from sync_pipeline.ledger import credentials, project_looks, repos, watermarks
+from sync_pipeline.ledger import credentials, project_snapshots, repos, watermarks
 from sync_pipeline.sources.gitlab import project
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.sync.attempt import Attempt
 
 # Commits and merge requests of a round are visited at the same time, by two runs.
-_LOOK_SECONDS = 60.0
+_POLL_SECONDS = 60.0
 _MOVED_SHOWS = timedelta(days=1)
 _WAS = "it was "
 # The lowest level of access to a project that shows everything that is read.
@@ -51,7 +51,7 @@ class ProjectVisit:
         assert self._repo.project_id is not None
         return self._repo.project_id
 
-    def look(self) -> project.ProjectInfo:
+    def check_project(self) -> project.ProjectInfo:
         """Get the project info, or use that of another job type's visit a moment ago. Raises as the
         transport does; SourceGone where the project is not found this once, SourceReplaced where another one
         has its number."""
@@ -62,40 +62,40 @@ class ProjectVisit:
             self.before = {one: watermarks.get(conn, repo_id, one) for one in job_types}
             known = None
             if all(attempt.is_incremental for attempt in self._attempts):
-                known = project_looks.recent(
-                    conn, repo_id, self.fingerprint, job_types, seconds=_LOOK_SECONDS
+                known = project_snapshots.recent(
+                    conn, repo_id, self.fingerprint, job_types, seconds=_POLL_SECONDS
                 )
         if known is None:
-            self.project = look = project.get_project(self._client, self.project_id)
+            self.project = info = project.get_project(self._client, self.project_id)
         else:
-            self.project = look = project.project_look(known.raw, known.server_date)
+            self.project = info = project.parse_project(known.raw, known.server_date)
             self.looked_at = known.looked_at
         changed: Sequence[str] = ()
         with self._attempts[0].fenced() as conn:
-            first_seen = look.created_at if known is None else None
+            first_seen = info.created_at if known is None else None
             created = repos.source_created_at(conn, repo_id, first_seen)
-            if created is not None and look.created_at is not None and created != look.created_at:
+            if created is not None and info.created_at is not None and created != info.created_at:
                 raise SourceReplaced(
-                    f"{look.path} was created {look.created_at:%Y-%m-%dT%H:%M:%SZ}, but the registered "
+                    f"{info.path} was created {info.created_at:%Y-%m-%dT%H:%M:%SZ}, but the registered "
                     f"project {self.project_id} {created:%Y-%m-%dT%H:%M:%SZ}: another project has its "
                     "number now, and nothing is written; restore the old one, or register the new one with "
                     "`scm-sync repo retire` and `scm-sync repo add`"
                 )
             if known is None:
-                changed = repos.record_look(conn, repo_id, look, actor=self._attempts[0].claim.actor)
+                changed = repos.record_project(conn, repo_id, info, actor=self._attempts[0].claim.actor)
                 credentials.clear(conn, self._repo.instance, self.fingerprint)
-                fresh = project_looks.StoredLook(look.raw, look.date, self.looked_at)
-                project_looks.put(conn, repo_id, self.fingerprint, job_types, fresh)
+                fresh = project_snapshots.StoredProject(info.raw, info.date, self.looked_at)
+                project_snapshots.put(conn, repo_id, self.fingerprint, job_types, fresh)
             else:
                 # Its own visit recorded it. A discovery may have seen a newer state since.
-                project_looks.used(conn, repo_id, job_types, known)
+                project_snapshots.used(conn, repo_id, job_types, known)
         if "moved" in changed:
-            self._moved = f"{_WAS}{self._repo.project_path}, it is {look.path} now"
-        return look
+            self._moved = f"{_WAS}{self._repo.project_path}, it is {info.path} now"
+        return info
 
     def sees_internal_notes(self) -> bool:
         """True if the token is known to see notes that only members see. Without that, a missing internal
-        note may just be hidden. Valid after :meth:`look`.
+        note may just be hidden. Valid after :meth:`check_project`.
         """
         permissions = self.project.raw.get("permissions")
         found = permissions.values() if isinstance(permissions, dict) else ()
@@ -196,7 +196,7 @@ class ProjectComparison:
         return self._client.traffic
 
     def begin(self) -> None:
-        """Look at the project. Raises Permanent where it has the feature switched off."""
+        """Check the project. Raises Permanent where it has the feature switched off."""
         with self._visit.watched():
-            self._look = self._visit.look()
+            self._info = self._visit.check_project()
             self._visit.is_disabled(self._attempt)

@@ -35,7 +35,7 @@ CLEAN, MISMATCH, INCONCLUSIVE = "clean", "mismatch", "inconclusive"
 """The status of a comparison, as it is stored."""
 
 # Rows that are asked for, and become tombstones, under one lease.
-_BURIED_AT_ONCE = 50
+_MAX_DELETED_PER_BATCH = 50
 _MAX_KEPT = 10_000
 """Differences that one comparison writes down; all are counted."""
 
@@ -62,21 +62,21 @@ class Compared:
         cls,
         window: Window,
         rows: Sequence[ComparedRow],
-        place: Callable[[ComparedRow], Window | None],
+        position: Callable[[ComparedRow], Window | None],
         *,
         excluded: Collection[str] = (),
         newer: int = 0,
         unread: Iterable[str] = (),
         hidden: Iterable[str] = (),
     ) -> Compared:
-        """The comparison of ``rows``, which are those of both sides. ``place`` returns the smallest window
+        """The comparison of ``rows``, which are those of both sides. ``position`` returns the smallest window
         of a row. Rows whose keys are ``excluded`` are counted and are no difference."""
         return cls(
             window,
             expected=sum(row.source is not None for row in rows),
             stored=sum(row.stored is not None for row in rows),
             differences=tuple(
-                Difference(row.natural_key, row.kind, place(row), row.fields)
+                Difference(row.natural_key, row.kind, position(row), row.fields)
                 for row in rows
                 if row.kind is not None and row.natural_key not in excluded
             ),
@@ -109,10 +109,10 @@ class Comparison(Protocol):
         ...
 
 
-class Healing(Protocol):
+class Repairing(Protocol):
     """The repair of rows that differ, by job type."""
 
-    def heal(self, found: Sequence[Difference]) -> None:
+    def repair_differences(self, found: Sequence[Difference]) -> None:
         """Read the rows of these again and store them over the stored rows, whatever their age."""
         ...
 
@@ -220,7 +220,7 @@ class ProbeWork:
         return True
 
     def _write(self, part: _Part, piece: Compared) -> None:
-        piece = self._without_set_aside(piece)
+        piece = self._without_quarantined(piece)
         room = max(0, _MAX_KEPT - part.differing)
         part.add(piece)
 
@@ -234,7 +234,7 @@ class ProbeWork:
             )
             batch.counts = Counts(read=piece.expected, unchanged=piece.expected)
 
-    def _without_set_aside(self, piece: Compared) -> Compared:
+    def _without_quarantined(self, piece: Compared) -> Compared:
         """``piece`` without differences of rows in quarantine, which wait there for their own repair."""
         if not piece.differences:
             return piece
@@ -292,10 +292,10 @@ class ProbeWork:
                 )
 
 
-class HealWork:
+class RepairWork:
     """Repairs the differences in the window of one attempt."""
 
-    def __init__(self, attempt: Attempt, work: Healing) -> None:
+    def __init__(self, attempt: Attempt, work: Repairing) -> None:
         self._attempt = attempt
         self._work = work
 
@@ -310,30 +310,30 @@ class HealWork:
         to_delete = [one for one in found if next_of(one, patience) is Next.DELETE]
         to_read = [one for one in found if next_of(one, patience) is Next.READ]
         if to_read:
-            self._work.heal([one.difference for one in to_read])
+            self._work.repair_differences([one.difference for one in to_read])
             # A row that could not be read does not count as tried.
             if not self._attempt.done.failures:
                 self._tried(window, to_read)
         back: list[Discrepancy] = []
-        for first in range(0, len(to_delete), _BURIED_AT_ONCE):
-            some = to_delete[first : first + _BURIED_AT_ONCE]
-            gone = retry_on_lease_loss(partial(self._bury, window, some))
+        for first in range(0, len(to_delete), _MAX_DELETED_PER_BATCH):
+            some = to_delete[first : first + _MAX_DELETED_PER_BATCH]
+            gone = retry_on_lease_loss(partial(self._mark_deleted, window, some))
             back += [one for one in some if one.difference.natural_key not in gone]
         if back:
-            self._work.heal([one.difference for one in back])
+            self._work.repair_differences([one.difference for one in back])
 
     def _tried(self, window: Window, read: Sequence[Discrepancy]) -> None:
         with self._attempt.lease(), open_batch(self._attempt, Page(window, ())) as batch:
             reconciliations.tried(batch.conn, [one.discrepancy_id for one in read])
 
-    def _bury(self, window: Window, some: Sequence[Discrepancy]) -> set[str]:
+    def _mark_deleted(self, window: Window, some: Sequence[Discrepancy]) -> set[str]:
         """Make tombstones of those that are gone; returns their keys. The source is asked under the lease,
         so that no other job stores one that came back in between."""
         with self._attempt.lease():
             gone = self._work.gone([one.difference for one in some])
             if gone:
                 with open_batch(self._attempt, Page(window, ())) as batch:
-                    number = tombstones.bury(
+                    number = tombstones.mark_deleted(
                         batch.conn,
                         repo_id=self._attempt.repo.repo_id,
                         job_type=self._attempt.job_type,

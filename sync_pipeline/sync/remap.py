@@ -45,7 +45,7 @@ from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.database.values import ESCAPED
 from sync_pipeline.facts import commits, listed, merge_requests, remap, reviews
 from sync_pipeline.facts.commits import STATS_UNREAD
-from sync_pipeline.facts.job_types import LISTED
+from sync_pipeline.facts.job_types import LIST_TABLES
 from sync_pipeline.facts.remap import DerivedRow
 from sync_pipeline.facts.tables import (
     COMMITS,
@@ -57,7 +57,7 @@ from sync_pipeline.facts.tables import (
 from sync_pipeline.sources.gitlab.fields import commit, payload
 from sync_pipeline.sources.gitlab.lists import LISTS
 from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
-from sync_pipeline.sources.gitlab.reviews import note, resource_event, told_once
+from sync_pipeline.sources.gitlab.reviews import note, resource_event, without_duplicates
 from sync_pipeline.sync.attempt import Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss
 from sync_pipeline.sync.pages import Batch, FactStore, write_page
@@ -189,7 +189,7 @@ class RemapWork(FactStore[Page[Sequence[_Fact]]]):
         return row.keys[0]
 
 
-def look_ahead(
+def estimate(
     database: Database,
     repository: Repository,
     job_type: JobType,
@@ -340,7 +340,7 @@ def _add_review(page: _Page, stored: Sequence[Stored]) -> None:
         for one in stored
         if one["source_event_id"] in mapped and not one["is_gone"]
     ]
-    rows = mapped | {row.event_id: row for row in told_once(there)}
+    rows = mapped | {row.event_id: row for row in without_duplicates(there)}
     for one in stored:
         event_id = one["source_event_id"]
         if event_id in unreadable or not one["is_wanted"]:
@@ -370,7 +370,7 @@ def _event(stored: Stored) -> ReviewEventRow:
 def _list_page(
     job_type: JobType, conn: Connection, repo_id: int, after: Any, since: datetime | None
 ) -> _Page | None:
-    table, parse = LISTED[job_type], LISTS[job_type].parse
+    table, parse = LIST_TABLES[job_type], LISTS[job_type].parse
     stored = remap.listed_after(conn, table, repo_id, after, since, BATCH_ROWS)
     if not stored:
         return None

@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 SCAN_BLOCK = 1000
 """Older revisions that one visit of the rolling scan reads again."""
 
-_LOOK_SECONDS = 30.0
+_POLL_SECONDS = 30.0
 # The payload in quarantine of a revision that cannot be stored.
 _MAX_QUARANTINED_PATHS = 1000
 _MAX_PAYLOAD_BYTES = 1 << 20
@@ -126,10 +126,10 @@ class RevisionFacts(FactStore[RevisionPage]):
 class RevisionWork:
     """Reads revisions for one attempt."""
 
-    def __init__(self, attempt: Attempt, source: RevisionSource, looks: dict[int, SourceState]) -> None:
+    def __init__(self, attempt: Attempt, source: RevisionSource, states: dict[int, SourceState]) -> None:
         self._attempt = attempt
         self._source = source
-        self._looks = looks
+        self._states = states
         self._database = attempt.database
         self._settings = attempt.settings
         self._repo = attempt.repo
@@ -142,8 +142,8 @@ class RevisionWork:
     def run(self) -> None:
         """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
         before = self._watermark()
-        look = self.look(before)
-        visit, looked_at = look.visit, look.looked_at
+        check_source = self.check_source(before)
+        visit, looked_at = check_source.visit, check_source.looked_at
         if before.access is Access.REPLACED:
             self._read_covered_again(before, visit)
             if self.done.failures:
@@ -167,19 +167,19 @@ class RevisionWork:
 
     def retry(self, entries: Sequence[QuarantineEntry]) -> RetryResult:
         """Read the revisions of ``entries`` again. See :class:`sync_pipeline.sync.retry.Retries`."""
-        head = self.look(self._watermark()).visit.head
+        head = self.check_source(self._watermark()).visit.head
         self._read_windows(up_to(head, runs(int(entry.natural_key) for entry in entries)))
         return RetryResult()
 
-    def heal(self, found: Sequence[Difference]) -> None:
-        """Read the revisions of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Healing`."""
-        head = self.look(self._watermark()).visit.head
+    def repair_differences(self, found: Sequence[Difference]) -> None:
+        """Read the revisions of ``found`` again. See :class:`sync_pipeline.sync.reconcile.Repairing`."""
+        head = self.check_source(self._watermark()).visit.head
         self._facts.overriding = {int(one.natural_key) for one in found}
         self._read_windows(up_to(head, runs(self._facts.overriding)))
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
-        """See :class:`sync_pipeline.sync.reconcile.Healing`."""
-        head = self.look(self._watermark()).visit.head
+        """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
+        head = self.check_source(self._watermark()).visit.head
         outside = set()
         for rev_num in (int(one.natural_key) for one in found):
             if rev_num <= head and self._source.is_outside(rev_num):
@@ -190,13 +190,13 @@ class RevisionWork:
                 outside.add(str(rev_num))
         return outside
 
-    def look(self, before: watermarks.WatermarkRow) -> SourceState:
+    def check_source(self, before: watermarks.WatermarkRow) -> SourceState:
         """Pin HEAD and check that this is still the registered repository. Raises SourceReplaced.
 
         The block jobs of one backfill share a visit for half a minute. Live syncing always makes its own.
         """
-        known = self._looks.get(self._repo.repo_id)
-        is_shared = known is not None and time.monotonic() - known.monotonic < _LOOK_SECONDS
+        known = self._states.get(self._repo.repo_id)
+        is_shared = known is not None and time.monotonic() - known.monotonic < _POLL_SECONDS
         if known is not None and is_shared and not self._attempt.is_incremental:
             self.done.head = known.visit.head
             return known
@@ -214,9 +214,9 @@ class RevisionWork:
         if why is not None:
             raise SourceReplaced(why)
         self._check_fingerprints(visit)
-        look = SourceState(visit, looked_at, time.monotonic())
-        self._looks[self._repo.repo_id] = look
-        return look
+        check_source = SourceState(visit, looked_at, time.monotonic())
+        self._states[self._repo.repo_id] = check_source
+        return check_source
 
     def end_if_silent(self, hard: WindowTooHard) -> None:
         """After a time-out, visit the server and raise the error of the visit: if it does not answer, a
@@ -405,7 +405,7 @@ class RevisionWork:
         self._read_windows(whole)
         if not self.done.failures:
             with self._attempt.fenced() as conn:
-                watermarks.record_sweep(
+                watermarks.record_scan(
                     conn,
                     repo_id=self._repo.repo_id,
                     job_type=self._job_type,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sync_pipeline_sandbox.gitlab import answers
+from sync_pipeline_sandbox.gitlab import responses
 from sync_pipeline_sandbox.gitlab.control import GitLab
 from sync_pipeline_sandbox.gitlab.records import OWNER, REPORTER, Group, Note, Project, Row, Token
 
@@ -31,15 +31,15 @@ def authenticate(gitlab: GitLab, secret: str | None, scopes: tuple[str, ...] = A
         return None
     token = gitlab.tokens.get(secret)
     if token is None:
-        raise answers.unauthorized()
+        raise responses.unauthorized()
     if token.revoked:
-        raise answers.token_revoked()
+        raise responses.token_revoked()
     if token.expires_at is not None and token.expires_at <= gitlab.clock.now().date():
-        raise answers.token_expired()
+        raise responses.token_expired()
     if scopes and not set(token.scopes) & set(scopes):
-        raise answers.insufficient_scope(" ".join(scopes))
+        raise responses.insufficient_scope(" ".join(scopes))
     if token.user["state"] == "blocked":
-        raise answers.forbidden("Your account has been blocked.")
+        raise responses.forbidden("Your account has been blocked.")
     return token
 
 
@@ -80,8 +80,8 @@ def need_repository(gitlab: GitLab, project: Project, user: Row | None) -> None:
         return
     setting, level = project.repository_access_level, gitlab.level(project, user)
     if setting == "disabled" or (setting == "private" and level == 0):
-        raise answers.not_found("Repository")
-    raise answers.forbidden()
+        raise responses.not_found("Repository")
+    raise responses.forbidden()
 
 
 def sees_note(gitlab: GitLab, project: Project, user: Row | None, note: Note) -> bool:

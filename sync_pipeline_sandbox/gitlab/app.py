@@ -14,13 +14,18 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
-from sync_pipeline_sandbox.gitlab import answers, routes_merge_requests, routes_places, routes_repository
+from sync_pipeline_sandbox.gitlab import (
+    responses,
+    routes_merge_requests,
+    routes_namespaces,
+    routes_repository,
+)
 from sync_pipeline_sandbox.gitlab.control import GitLab
 from sync_pipeline_sandbox.gitlab.endpoint import Endpoint, refused
 from sync_pipeline_sandbox.gitlab.faults import LOGIN_PAGE
 from sync_pipeline_sandbox.gitlab.front import Front
 
-ENDPOINTS = (*routes_places.ENDPOINTS, *routes_repository.ENDPOINTS, *routes_merge_requests.ENDPOINTS)
+ENDPOINTS = (*routes_namespaces.ENDPOINTS, *routes_repository.ENDPOINTS, *routes_merge_requests.ENDPOINTS)
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 
@@ -47,7 +52,7 @@ def _route(gitlab: GitLab, endpoint: Endpoint) -> Route:
 def _elsewhere(prefix: str) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         if request.url.path.startswith(f"{prefix}/api/"):
-            return refused(answers.no_route(), "")
+            return refused(responses.no_route(), "")
         if request.url.path.startswith(f"{prefix}/"):
             return RedirectResponse(f"{prefix}/users/sign_in", 302)
         return HTMLResponse("<html><head><title>404 Not Found</title></head></html>", 404)
@@ -57,4 +62,4 @@ def _elsewhere(prefix: str) -> Callable[[Request], Awaitable[Response]]:
 
 async def _no_route(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return refused(answers.no_route(), "") if status == 404 else PlainTextResponse(str(error), status)
+    return refused(responses.no_route(), "") if status == 404 else PlainTextResponse(str(error), status)

@@ -1,8 +1,8 @@
 """The control object of the small GitLab: what people do with merge requests, done from a test or a demo.
 
 Belongs here: opening, pushing to, commenting, approving, merging, closing, labelling merge requests, with the
-system notes and events that GitLab writes beside them. Places and people are in
-:mod:`sync_pipeline_sandbox.gitlab.places`; recorded and generated merge requests have modules of their own.
+system notes and events that GitLab writes beside them. Groups, projects and people are in
+:mod:`sync_pipeline_sandbox.gitlab.namespaces`. Recorded and generated merge requests have their own modules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from sync_pipeline_sandbox.gitlab.faults import Faults
 from sync_pipeline_sandbox.gitlab.journal import Journal
-from sync_pipeline_sandbox.gitlab.places import Places
+from sync_pipeline_sandbox.gitlab.namespaces import Namespaces
 from sync_pipeline_sandbox.gitlab.records import (
     EXTERNAL,
     Behaviour,
@@ -27,14 +27,14 @@ from sync_pipeline_sandbox.gitlab.records import (
 )
 
 
-class GitLab(Places):
+class GitLab(Namespaces):
     """The whole state of one server. Changes take effect at the next request.
 
     ``faults`` holds the switches for trouble, ``journal`` what was asked.
     """
 
     def __init__(self, behaviour: Behaviour | None = None, *, first_id: int = 1) -> None:
-        """See :class:`Places`."""
+        """See :class:`Namespaces`."""
         super().__init__(behaviour, first_id=first_id)
         self.faults = Faults()
         self.journal = Journal()
@@ -196,10 +196,10 @@ class GitLab(Places):
                 kind = "DiscussionNote"
             note = self._note(request, author, body, now, kind=kind, internal=internal, reply_to=reply_to)
             if kind == "DiffNote":
-                place = (
+                shown_position = (
                     position if position is not None else (reply_to.row.get("position") if reply_to else None)
                 )
-                note.row |= {"commit_id": None, "position": place, "suggestions": []}
+                note.row |= {"commit_id": None, "position": shown_position, "suggestions": []}
             if kind is not None:
                 for one in [note, *([reply_to] if reply_to else [])]:
                     one.row["resolvable"] = True

@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sync_pipeline_sandbox.gitlab import access, answers, parameters
+from sync_pipeline_sandbox.gitlab import access, parameters, responses
 from sync_pipeline_sandbox.gitlab.control import GitLab
 from sync_pipeline_sandbox.gitlab.git import GitRepository
 from sync_pipeline_sandbox.gitlab.paging import Page, Pager
@@ -59,23 +59,23 @@ class Ask:
         path."""
         found, old = self.gitlab.find_project(self.path["id"])
         if found is None or not access.sees_project(self.gitlab, found, self.user):
-            raise answers.not_found("Project")
+            raise responses.not_found("Project")
         if old:
-            raise answers.moved(self._location(found))
+            raise responses.moved(self._location(found))
         return found
 
     def group(self) -> Group:
         """The group in the path. Raises Refusal (404) when there is none for this reader."""
         found = self.gitlab.find_group(self.path["id"])
         if found is None or found.kind != "group" or not access.sees_group(self.gitlab, found, self.user):
-            raise answers.not_found("Group")
+            raise responses.not_found("Group")
         return found
 
     def repository(self, project: Project) -> GitRepository:
         """The repository of a project. Raises Refusal when the reader may not, or there is none."""
         access.need_repository(self.gitlab, project, self.user)
         if project.repository is None:
-            raise answers.not_found("Repository")
+            raise responses.not_found("Repository")
         return project.repository
 
     def merge_request(self, project: Project) -> MergeRequest:
@@ -84,12 +84,12 @@ class Ask:
         key = next(self.path[name] for name in _REQUEST_NAMES if name in self.path)
         if not key.isdigit():
             name = next(name for name in _REQUEST_NAMES if name in self.path)
-            raise answers.invalid(f"{name} is invalid")
+            raise responses.invalid(f"{name} is invalid")
         found = project.merge_requests.get(int(key))
         if found is None:
-            raise answers.not_found()
+            raise responses.not_found()
         if not access.may(self.gitlab, project, self.user, "merge_requests"):
-            raise answers.forbidden()
+            raise responses.forbidden()
         return found
 
     def _location(self, project: Project) -> str:
@@ -125,7 +125,7 @@ class Endpoint:
         try:
             with gitlab.lock if self.locked else nullcontext():
                 content, headers = self._content(gitlab, request)
-        except answers.Refusal as refusal:
+        except responses.Refusal as refusal:
             return refused(refusal, base)
         return _response(request, content, headers, base)
 
@@ -136,17 +136,17 @@ class Endpoint:
         path = {key: unquote(value) for key, value in request.path_params.items()}
         if request.method not in ("GET", "HEAD"):
             if "id" in path and self.path.startswith("/projects/{id}") and gitlab.find_project(path["id"])[1]:
-                raise answers.moved_for_writes()
-            raise answers.Refusal(405, {"error": "405 Not Allowed"})
+                raise responses.moved_for_writes()
+            raise responses.Refusal(405, {"error": "405 Not Allowed"})
         if self.needs_user and token is None:
-            raise answers.unauthorized()
+            raise responses.unauthorized()
         values = parameters.read(request.query_params.multi_items(), self.parameters)
         value = self.answer(Ask(gitlab, request, path, values, token))
         rows, headers = (value.rows, value.headers) if isinstance(value, Page) else (value, {})
         return _compact(aged(rows) if gitlab.behaviour.old else rows), headers
 
 
-def refused(refusal: answers.Refusal, base: str) -> Response:
+def refused(refusal: responses.Refusal, base: str) -> Response:
     """The answer of a refusal."""
     headers = {key: value.replace(EXTERNAL, base) for key, value in refusal.headers.items()}
     if isinstance(refusal.body, bytes):

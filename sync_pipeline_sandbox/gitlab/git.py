@@ -31,7 +31,7 @@ _PERSON = re.compile(rb"(?P<name>[^<]*?) ?<(?P<email>[^>]*)>(?: (?P<seconds>-?\d
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Commands that change nothing in a repository; and how much of what they say is kept.
 _READING = frozenset({"cat-file", "diff", "for-each-ref", "log", "merge-base", "rev-list", "symbolic-ref"})
-_KEPT_ANSWERS = 1000
+_MAX_CACHED_OUTPUTS = 1000
 _KEPT_BYTES = 1 << 16
 _CHANGING = ("", "packed-refs", "refs", "refs/heads", "refs/tags")
 EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
@@ -62,7 +62,7 @@ class GitRepository:
         self.path = Path(path)
         self._own = False
         self._writes = 0
-        self._answers: tuple[tuple[int, ...], dict[tuple[object, ...], bytes]] = ((), {})
+        self._outputs: tuple[tuple[int, ...], dict[tuple[object, ...], bytes]] = ((), {})
         _git(self.path, ["rev-parse", "--git-dir"])
 
     @classmethod
@@ -93,8 +93,8 @@ class GitRepository:
             return None
         forms = (f"refs/heads/{revision}", f"refs/tags/{revision}", revision)
         asked = "".join(f"{form}^{{commit}}\n" for form in forms).encode("utf-8", "surrogateescape")
-        answers = self._run("cat-file", "--batch-check=%(objectname)", stdin=asked).split(b"\n")
-        return next((line.decode() for line in answers if re.fullmatch(rb"[0-9a-f]{40,64}", line)), None)
+        lines = self._run("cat-file", "--batch-check=%(objectname)", stdin=asked).split(b"\n")
+        return next((line.decode() for line in lines if re.fullmatch(rb"[0-9a-f]{40,64}", line)), None)
 
     def full_name(self, revision: str) -> str:
         """The full name of the branch or tag of this name; else the revision as it is."""
@@ -264,7 +264,7 @@ class GitRepository:
         lines = "".join(f"update {ref} {sha}\n" for ref, sha in refs.items())
         self._run("update-ref", "--stdin", stdin=lines.encode())
 
-    def forget_hidden(self) -> None:
+    def drop_hidden_cache(self) -> None:
         """Delete every ref that is neither a branch nor a tag."""
         for ref in self._run("for-each-ref", "--format=%(refname)").decode().split():
             if not ref.startswith(("refs/heads/", "refs/tags/")):
@@ -327,10 +327,10 @@ class GitRepository:
         if not self._own:
             return _git(self.path, arguments, stdin)
         state = self._state()
-        kept_state, kept = self._answers
-        if kept_state != state or len(kept) > _KEPT_ANSWERS:
+        kept_state, kept = self._outputs
+        if kept_state != state or len(kept) > _MAX_CACHED_OUTPUTS:
             kept = {}
-            self._answers = (state, kept)
+            self._outputs = (state, kept)
         question = (arguments, stdin)
         answer = kept.get(question)
         if answer is None:
@@ -341,8 +341,8 @@ class GitRepository:
 
     def _state(self) -> tuple[int, ...]:
         """A value that changes with every change, by this object or by a ``git`` command on HEAD and refs."""
-        places = (self.path / name for name in _CHANGING)
-        return (self._writes, *(place.stat().st_mtime_ns if place.exists() else 0 for place in places))
+        paths = (self.path / name for name in _CHANGING)
+        return (self._writes, *(path.stat().st_mtime_ns if path.exists() else 0 for path in paths))
 
 
 def parse_commit(sha: str, raw: bytes) -> dict[str, Any]:

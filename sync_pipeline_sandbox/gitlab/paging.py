@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sync_pipeline_sandbox.gitlab import parameters
-from sync_pipeline_sandbox.gitlab.answers import offset_too_large
+from sync_pipeline_sandbox.gitlab.responses import offset_too_large
 
 MAX_PER_PAGE = 100
 

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 from urllib.parse import quote
 
-from sync_pipeline_sandbox.gitlab.answers import invalid
+from sync_pipeline_sandbox.gitlab.responses import invalid
 
 
 @dataclass(frozen=True, slots=True)

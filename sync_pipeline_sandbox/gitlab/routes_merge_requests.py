@@ -12,7 +12,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
-from sync_pipeline_sandbox.gitlab import access, answers
+from sync_pipeline_sandbox.gitlab import access, responses
 from sync_pipeline_sandbox.gitlab.endpoint import Ask, Endpoint
 from sync_pipeline_sandbox.gitlab.git import GitError
 from sync_pipeline_sandbox.gitlab.paging import Page
@@ -80,7 +80,7 @@ _ORDER: dict[str, Callable[[MergeRequest], Any]] = {
 def _of_project(ask: Ask) -> Page:
     project = ask.project()
     if not access.may(ask.gitlab, project, ask.user, "merge_requests"):
-        raise answers.forbidden()
+        raise responses.forbidden()
     return _listed(ask, list(project.merge_requests.values()))
 
 
@@ -92,7 +92,7 @@ def _of_group(ask: Ask) -> Page:
 
 def _of_instance(ask: Ask) -> Page:
     if ask.user is None and ask.values["scope"] != "all":
-        raise answers.unauthorized()
+        raise responses.unauthorized()
     return _listed(ask, _readable(ask, ask.gitlab.projects.values()))
 
 
@@ -244,7 +244,7 @@ def _one_version(ask: Ask) -> Row:
     request = ask.merge_request(project)
     found = [one for one in request.versions if str(one["id"]) == ask.path["version_id"]]
     if not found:
-        raise answers.not_found()
+        raise responses.not_found()
     version, git = found[0], project.repository
     base, head = version["base_commit_sha"], version["head_commit_sha"]
     diffs = git.diff(base, head) if git and base and head and git.resolve(head) and git.resolve(base) else []
@@ -286,7 +286,7 @@ def _one_note(ask: Ask) -> Row:
     wanted = [one for one in ask.merge_request(project).notes if str(one.row["id"]) == ask.path["note_id"]]
     rows = _seen(ask, project, wanted)
     if not rows:
-        raise answers.not_found("Note")
+        raise responses.not_found("Note")
     return rows[0]
 
 
@@ -302,7 +302,7 @@ def _one_discussion(ask: Ask) -> Row:
     project = ask.project()
     found = _threads(ask, project, ask.merge_request(project), {ask.path["discussion_id"]})
     if not found:
-        raise answers.not_found("Discussion")
+        raise responses.not_found("Discussion")
     return found[0]
 
 
@@ -317,7 +317,7 @@ def _approvals(ask: Ask) -> Row:
 
 def _approval_state(ask: Ask) -> Row:
     if not ask.gitlab.behaviour.premium:
-        raise answers.no_route()
+        raise responses.no_route()
     ask.merge_request(ask.project())
     return {"approval_rules_overwritten": False, "rules": []}
 
@@ -343,7 +343,7 @@ def _events(kind: str) -> tuple[Callable[[Ask], Page], Callable[[Ask], Row]]:
         rows = getattr(ask.merge_request(ask.project()), f"{kind}_events")
         found: list[Row] = [row for row in rows if str(row["id"]) == ask.path["event_id"]]
         if not found:
-            raise answers.not_found()
+            raise responses.not_found()
         return found[0]
 
     return several, one

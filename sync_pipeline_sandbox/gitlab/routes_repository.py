@@ -10,7 +10,7 @@ import re
 from datetime import datetime
 from typing import Any
 
-from sync_pipeline_sandbox.gitlab import answers
+from sync_pipeline_sandbox.gitlab import responses
 from sync_pipeline_sandbox.gitlab.endpoint import Ask, Endpoint
 from sync_pipeline_sandbox.gitlab.git import GitError, GitRepository, Ref, committed_seconds
 from sync_pipeline_sandbox.gitlab.paging import Page
@@ -62,7 +62,7 @@ def _commits(ask: Ask) -> Page:
     project, values, behaviour = ask.project(), ask.values, ask.gitlab.behaviour
     git, pager, ref = ask.repository(project), ask.pager(), ask.values["ref_name"]
     if ref is not None and (ref.startswith("-") or re.search(r"[\s\x00-\x1f\x7f]", ref)):
-        raise answers.message(400, "ref_name is invalid")
+        raise responses.message(400, "ref_name is invalid")
     if git.is_empty():
         return _nothing(pager.unknown_length([]), behaviour.empty_repository, "Repository")
     options = [f"--skip={pager.start}", f"--max-count={pager.per_page}"]
@@ -104,7 +104,7 @@ def _moment(bound: datetime) -> str:
 
 def _nothing(page: Page, status: int, what: str) -> Page:
     if status == 404:
-        raise answers.not_found(what)
+        raise responses.not_found(what)
     return page
 
 
@@ -116,7 +116,7 @@ def _trailers(git: GitRepository, sha: str) -> Row:
 def _sha(ask: Ask, git: GitRepository) -> str:
     sha = git.resolve(ask.path["sha"])
     if sha is None:
-        raise answers.not_found("Commit")
+        raise responses.not_found("Commit")
     return sha
 
 
@@ -185,10 +185,10 @@ def _one_branch(ask: Ask) -> Row:
     project = ask.project()
     git, name = ask.repository(project), ask.path["branch"]
     if not git.is_legal_ref(name):
-        raise answers.message(400, "The branch refname is invalid")
+        raise responses.message(400, "The branch refname is invalid")
     found = [ref for ref in git.branches() if ref.name == name]
     if not found:
-        raise answers.not_found("Branch")
+        raise responses.not_found("Branch")
     return _branch_rows(ask, project, git, found)[0]
 
 
@@ -230,10 +230,10 @@ def _one_tag(ask: Ask) -> Row:
     project = ask.project()
     git, name = ask.repository(project), ask.path["tag"]
     if not git.is_legal_ref(name):
-        raise answers.message(400, "The tag refname is invalid")
+        raise responses.message(400, "The tag refname is invalid")
     found = [ref for ref in git.tags() if ref.name == name]
     if not found:
-        raise answers.not_found("Tag")
+        raise responses.not_found("Tag")
     return _tag_rows(project, git, found)[0]
 
 
@@ -276,7 +276,7 @@ def _page_of_refs(ask: Ask, refs: list[Ref]) -> Page:
         if token is not None:
             names = [ref.name for ref in refs]
             if token not in names:
-                raise answers.message(422, "Invalid page token: refs/heads/" + token)
+                raise responses.message(422, "Invalid page token: refs/heads/" + token)
             refs = refs[names.index(token) + 1 :]
         return pager.keyset(refs, lambda ref: {"page_token": ref.name}, full_only=True)
     if pager.page == 1 and refs and ask.gitlab.behaviour.first_page_quirk:
@@ -293,10 +293,10 @@ def _compare(ask: Ask) -> Row:
     other = ask.values["from_project_id"]
     if other is not None and other != project.id:
         text = f"Target project id:{other} is not a fork of project id:{project.id}"
-        raise answers.message(400, text)
+        raise responses.message(400, text)
     old, new = git.resolve(ask.values["from"]), git.resolve(ask.values["to"])
     if old is None or new is None:
-        raise answers.not_found("Ref")
+        raise responses.not_found("Ref")
     commits = with_address(project, git.commits(git.shas([new, f"^{old}"], ["--reverse"])))
     base = old if ask.values["straight"] else git.merge_base([old, new])
     dots = ".." if ask.values["straight"] else "..."
@@ -314,14 +314,14 @@ def _merge_base(ask: Ask) -> Row:
     project = ask.project()
     git, refs = ask.repository(project), ask.values["refs"]
     if len(refs) < 2:
-        raise answers.message(400, "Provide at least 2 refs, 1 provided")
+        raise responses.message(400, "Provide at least 2 refs, 1 provided")
     found: list[Any] = [git.resolve(ref) for ref in refs]
     unknown = [ref for ref, sha in zip(refs, found, strict=True) if sha is None]
     if unknown:
-        raise answers.message(400, f"Could not find ref{'s' * (len(unknown) > 1)}: {', '.join(unknown)}")
+        raise responses.message(400, f"Could not find ref{'s' * (len(unknown) > 1)}: {', '.join(unknown)}")
     base = git.merge_base(found)
     if base is None:
-        raise answers.not_found("Merge Base")
+        raise responses.not_found("Merge Base")
     return with_address(project, git.commits([base]))[0]
 
 

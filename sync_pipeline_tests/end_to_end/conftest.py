@@ -233,13 +233,15 @@ class Installation:
 
     def repository(self, name: str, revisions: int) -> tuple[Path, int]:
         """Make a real repository and register it; returns its place and its ``repo_id``."""
-        place = self.folder / name
-        self.add(f"svn:{svn_samples.large(place, revisions, 1)}")
-        return place, self.repo_id(place)
+        repo_path = self.folder / name
+        self.add(f"svn:{svn_samples.large(repo_path, revisions, 1)}")
+        return repo_path, self.repo_id(repo_path)
 
-    def repo_id(self, place: Path) -> int:
+    def repo_id(self, repo_path: Path) -> int:
         """The ``repo_id`` of a registered repository on this machine."""
-        [row] = self.rows("SELECT repo_id FROM scm.repos WHERE url = %(url)s", url=place.resolve().as_uri())
+        [row] = self.rows(
+            "SELECT repo_id FROM scm.repos WHERE url = %(url)s", url=repo_path.resolve().as_uri()
+        )
         return int(row["repo_id"])
 
     def register(self, project: Project) -> tuple[int, list[str]]:
@@ -276,9 +278,9 @@ class Installation:
         return str(self.rows(query, repo_id=repo_id)[0]["covered"])
 
 
-def commit(place: Path, name: str) -> None:
+def commit(repo_path: Path, name: str) -> None:
     """One more revision in a real repository."""
-    command = ["svn", "mkdir", "-q", "-m", f"Add {name}", f"{place.as_uri()}/{name}"]
+    command = ["svn", "mkdir", "-q", "-m", f"Add {name}", f"{repo_path.as_uri()}/{name}"]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 

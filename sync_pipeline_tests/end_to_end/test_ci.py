@@ -97,8 +97,8 @@ def test_what_cannot_be_loaded_ends_a_command_in_one_line(shared: Installation) 
 
 def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> None:
     shared.variables = {}
-    place, repo_id = shared.repository("runner", 1200)
-    spec = f"svn:{place.as_uri()}"
+    repo_path, repo_id = shared.repository("runner", 1200)
+    spec = f"svn:{repo_path.as_uri()}"
     found = json.loads(shared.run("runner", "incremental", "--repo", spec, "--json").stdout)
     assert (found["status"], found["items_synced"]) == ("success", 200)
     command = ["runner", "backfill", "--repo", spec, "--start-rev", "5", "--end-rev", "1100", "--json"]
@@ -114,24 +114,24 @@ def test_the_runner_shows_in_dagster_with_who_and_why(shared: Installation) -> N
     assert {"dagster/scm_actor", "scm/reason", "repo"} <= {tag["key"] for tag in tags}
 
 
-def slow_runner(shared: Installation, place: Path) -> Process:
+def slow_runner(shared: Installation, repo_path: Path) -> Process:
     """A runner that takes its time over small chunks."""
     (shared.folder / "slow").write_text("")
     shared.variables = {"SCM_CHUNK_REVISIONS": "20", **slow_svn(shared.folder)}
-    return shared.start("runner", "incremental", "--repo", f"svn:{place.as_uri()}", "--json")
+    return shared.start("runner", "incremental", "--repo", f"svn:{repo_path.as_uri()}", "--json")
 
 
 def test_a_killed_runner_is_followed_at_once_by_one_that_reads_the_rest(shared: Installation) -> None:
     shared.variables = {}
-    place, repo_id = shared.repository("killed", 1000)
-    process = slow_runner(shared, place)
+    repo_path, repo_id = shared.repository("killed", 1000)
+    process = slow_runner(shared, repo_path)
     until(lambda: shared.stored(repo_id), "the first batch is stored")
     process.kill()
     process.communicate(timeout=60)
     (shared.folder / "slow").unlink()
     shared.variables = {}
     half = len(shared.stored(repo_id))
-    done = shared.run("runner", "incremental", "--repo", f"svn:{place.as_uri()}", "--json")
+    done = shared.run("runner", "incremental", "--repo", f"svn:{repo_path.as_uri()}", "--json")
     assert json.loads(done.stdout)["inserted"] == 1000 - half
     assert shared.stored(repo_id) == list(range(1, 1001))
     runs = shared.rows(
@@ -144,8 +144,8 @@ def test_a_killed_runner_is_followed_at_once_by_one_that_reads_the_rest(shared: 
 
 def test_an_interrupted_runner_stops_between_batches_and_says_so(shared: Installation) -> None:
     shared.variables = {}
-    place, repo_id = shared.repository("stopped", 1000)
-    process = slow_runner(shared, place)
+    repo_path, repo_id = shared.repository("stopped", 1000)
+    process = slow_runner(shared, repo_path)
     until(lambda: shared.stored(repo_id), "the first batch is stored")
     process.send_signal(signal.SIGINT)
     output, complaint = process.communicate(timeout=60)

@@ -114,10 +114,10 @@ def _shown(up: Up, paths: list[list[str]]) -> bool:
 
 def svn(up: Up, name: str) -> tuple[Path, int, list[str]]:
     """Place, ``repo_id`` and asset path of a repository of this installation."""
-    place = up.installation.folder / name
-    repo_id = up.installation.repo_id(place)
+    repo_path = up.installation.folder / name
+    repo_id = up.installation.repo_id(repo_path)
     [row] = up.installation.rows("SELECT slug FROM scm.repos WHERE repo_id = %(id)s", id=repo_id)
-    return place, repo_id, ["local", row["slug"], "revisions"]
+    return repo_path, repo_id, ["local", row["slug"], "revisions"]
 
 
 @contextmanager
@@ -317,7 +317,7 @@ def in_use(up: Up) -> psutil.Process:
     return definitions(up)[0]
 
 
-def said(up: Up, words: str) -> bool:
+def is_printed(up: Up, words: str) -> bool:
     """True if ``up`` printed these words."""
     return words in (up.installation.folder / "up.log").read_text()
 
@@ -326,7 +326,7 @@ def test_a_slow_code_server_is_waited_for(up: Up) -> None:
     server = in_use(up)
     server.suspend()
     try:
-        until(lambda: said(up, "the code server answers slowly: "), "it is called slow")
+        until(lambda: is_printed(up, "the code server answers slowly: "), "it is called slow")
         beat = "SELECT outcome FROM scm.heartbeats WHERE name = 'up'"
         until(
             lambda: "answers slowly" in up.installation.rows(beat)[0]["outcome"], "its heartbeat says so too"
@@ -337,7 +337,7 @@ def test_a_slow_code_server_is_waited_for(up: Up) -> None:
         assert definitions(up) == [server]
     finally:
         server.resume()
-    until(lambda: said(up, "the code server answers again"), "it answers again")
+    until(lambda: is_printed(up, "the code server answers again"), "it answers again")
     assert definitions(up) == [server]
 
 
@@ -347,10 +347,10 @@ def test_a_reload_that_does_not_get_ready_leaves_the_former_definitions_in_use(u
     adding = up.installation.start("repo", "add", f"svn:{url}")
     fresh = until(lambda: len(found := definitions(up)) == 2 and found[1], "the next one loads")
     fresh.kill()
-    _, told = adding.communicate(180)
-    assert adding.wait() == 0, told
-    assert "was not reloaded" in told
-    assert "the former definitions stay in use" in told
+    _, output = adding.communicate(180)
+    assert adding.wait() == 0, output
+    assert "was not reloaded" in output
+    assert "the former definitions stay in use" in output
     assert definitions(up) == [server]
     _, repo_id = up.installation.repository("after_unready", 20)
     _, _, path = svn(up, "after_unready")
@@ -402,14 +402,14 @@ def test_no_run_is_lost_when_the_code_server_ends_or_is_told_to_end(up: Up) -> N
 
 def test_the_sensors_read_all_history_by_themselves_and_notice_what_is_new(up: Up, project: Project) -> None:
     made, today = up.installation, datetime.now(UTC).date().isoformat()
-    place, svn_id, svn_path = svn(up, "alone")
+    repo_path, svn_id, svn_path = svn(up, "alone")
     git_id, beginning = made.project(project)
     # What other tests left to do would take turns with it.
     retire = "UPDATE scm.repos SET lifecycle = 'retired' WHERE repo_id <> ALL (%(ids)s) RETURNING repo_id"
     made.rows(retire, ids=[svn_id, git_id])
     with scheduling(up):
         until(lambda: made.stored(svn_id) == list(range(1, 1011)), "history and the rest are read")
-        commit(place, "news")
+        commit(repo_path, "news")
         complete = """
         SELECT count(*)::int AS n FROM scm.sync_watermarks WHERE repo_id = %(id)s
            AND isempty(tstzmultirange(tstzrange('1900-01-01', now() - interval '1 hour')) - covered_time)
@@ -430,9 +430,9 @@ def test_the_sensors_read_all_history_by_themselves_and_notice_what_is_new(up: U
         )
         beats = {beat["name"] for beat in made.rows("SELECT name FROM scm.heartbeats")}
         assert beats >= {"scheduler", "changes_local"}
-        verdicts = "SELECT count(*)::int AS n FROM scm.health WHERE repo_id = %(id)s AND passed"
-        until(lambda: made.rows(verdicts, id=git_id) == [{"n": 3}], "the health checks pass")
-        until(lambda: made.rows(verdicts, id=svn_id) == [{"n": 1}], "its health check passes too")
+        results = "SELECT count(*)::int AS n FROM scm.health WHERE repo_id = %(id)s AND passed"
+        until(lambda: made.rows(results, id=git_id) == [{"n": 3}], "the health checks pass")
+        until(lambda: made.rows(results, id=svn_id) == [{"n": 1}], "its health check passes too")
 
 
 def sum_of(covered: str) -> int:

@@ -250,7 +250,7 @@ class Middleman:
                 self._sockets += [client, server]
                 asked = threading.Event()
                 self._go(self._questions, client, server, asked)
-                self._go(self._answers, client, server, asked)
+                self._go(self._is_answering, client, server, asked)
 
     def _questions(self, client: socket.socket, server: socket.socket, asked: threading.Event) -> None:
         with contextlib.suppress(OSError):
@@ -268,7 +268,7 @@ class Middleman:
                 server.sendall(data)
         _close(server)
 
-    def _answers(self, client: socket.socket, server: socket.socket, asked: threading.Event) -> None:
+    def _is_answering(self, client: socket.socket, server: socket.socket, asked: threading.Event) -> None:
         passed = 0
         with contextlib.suppress(OSError):
             while data := server.recv(1 << 12):

@@ -45,7 +45,7 @@ class _NotStarted(Exception):
     """The pooler ended, or does not answer; with its log."""
 
 
-def _answers(url: str) -> bool:
+def _is_answering(url: str) -> bool:
     with contextlib.suppress(psycopg.Error), psycopg.connect(url, connect_timeout=10) as conn:
         return conn.execute("SELECT 1").fetchone() == (1,)
     return False
@@ -88,7 +88,7 @@ def pooler(server_url: str) -> Iterator[Pooler]:
             found = database_of(f"postgresql://postgres@127.0.0.1:{port}/x", name)
             deadline = time.monotonic() + _PATIENCE
             # Its first login at the server takes a while on a busy machine, so its port alone says little.
-            while not _answers(found):
+            while not _is_answering(found):
                 if process.poll() is not None or time.monotonic() > deadline:
                     # Another process may have taken the port since.
                     raise _NotStarted((folder / "log").read_text())

@@ -201,21 +201,21 @@ def test_one_file_of_authorities_serves_gitlab_and_subversion(apache: Apache) ->
     with Server(gitlab, certificate=certificate, key=key) as server:
         url = server.url.replace("127.0.0.1", "localhost")
 
-        def answers(settings: Settings) -> list[object]:
+        def ask_servers(settings: Settings) -> list[object]:
             """What both servers say, or why they cannot be asked."""
             readers = Readers(settings)
             (instance,) = readers.gitlab_instances()
             found: list[object] = []
-            for look in (
+            for read in (
                 lambda: readers.gitlab(instance).get(f"/projects/{project.id}").data["id"],
                 lambda: svn_reader(settings, apache.url("open/shared", scheme="https")).visit().head,
             ):
                 try:
-                    found.append(look())
+                    found.append(read())
                 except SyncError as error:
                     found.append((error.code, "set SCM_CA_FILE" in str(error)))
             return found
 
-        assert answers(Settings(gitlab_url=url, gitlab_token=token)) == [("certificate", True)] * 2
+        assert ask_servers(Settings(gitlab_url=url, gitlab_token=token)) == [("certificate", True)] * 2
         trusting = Settings(gitlab_url=url, gitlab_token=token, ca_file=apache.certificate)
-        assert answers(trusting) == [project.id, 0]
+        assert ask_servers(trusting) == [project.id, 0]

@@ -457,10 +457,10 @@ class GitLabMachine(RuleBasedStateMachine):
             )
             times, skip = chance.choice((1, 6)), chance.choice((0, 2, 5))
             self.forge.gitlab.faults.add(what, faults.server_error(), times=times, skip=skip)
-        self._compare_and_heal(chance.choice(chance.choice(_FAMILIES)), chance.choice(list(Depth)))
+        self._compare_and_repair(chance.choice(chance.choice(_FAMILIES)), chance.choice(list(Depth)))
         self.forge.gitlab.faults.clear()
 
-    def _compare_and_heal(self, job_type: JobType, depth: Depth = Depth.DETAILS) -> bool:
+    def _compare_and_repair(self, job_type: JobType, depth: Depth = Depth.DETAILS) -> bool:
         """Whether nothing differed."""
         forge = self.forge
         mark = watermarks.get(forge.conn, forge.repo_id, job_type).watermark
@@ -510,7 +510,7 @@ class GitLabMachine(RuleBasedStateMachine):
         if not self.only_comparing_shows_it:
             self._a_quiet_day()
         for job_type in [job_type for job_types in _FAMILIES for job_type in job_types]:
-            rounds = [self._compare_and_heal(job_type) for _ in range(3)]
+            rounds = [self._compare_and_repair(job_type) for _ in range(3)]
             assert rounds[-1], open_differences(forge.conn, forge.repo_id, job_type)
         self.damaged.clear()
         self._check()
@@ -716,9 +716,9 @@ class SvnMachine(RuleBasedStateMachine):
     def mend(self, chance: random.Random) -> None:
         """Compare and heal some revisions, while the repository may be away for one of both."""
         first = chance.randint(1, 30)
-        self._compare_and_heal((first, first + chance.randint(1, 30)), chance.choice((None, None, 0, 1)))
+        self._compare_and_repair((first, first + chance.randint(1, 30)), chance.choice((None, None, 0, 1)))
 
-    def _compare_and_heal(self, window: tuple[int, int], away: int | None = None) -> bool:
+    def _compare_and_repair(self, window: tuple[int, int], away: int | None = None) -> bool:
         """Whether nothing differed. The repository is ``away`` for the comparison (0) or the repair (1)."""
         modes = (
             {"mode": Mode.PROBE, "depth": Depth.DETAILS},
@@ -767,12 +767,12 @@ class SvnMachine(RuleBasedStateMachine):
         self._run(Mode.BACKFILL, (1, max(head, 1) + 1))
         if self.damaged:
             self._run(Mode.INCREMENTAL, None)
-            assert self._compare_and_heal((1, head + 1)) or self._compare_and_heal((1, head + 1))
+            assert self._compare_and_repair((1, head + 1)) or self._compare_and_repair((1, head + 1))
             self.damaged.clear()
         else:
             for _ in range(3):
                 self._run(Mode.INCREMENTAL, None)
-            assert self._compare_and_heal((1, max(head, 1) + 1))
+            assert self._compare_and_repair((1, max(head, 1) + 1))
         assert_equal(stored(self.conn, self.repo_id), self.repository)
         if head:
             again = self._run(Mode.BACKFILL, (1, head + 1), reread=True)

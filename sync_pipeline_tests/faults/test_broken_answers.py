@@ -134,9 +134,9 @@ def stopped(url: str, ca_file: str | None = None, after: int = 4) -> None:
     assert [type(error) for error in ended] == [Cancelled]
 
 
-@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 O", _HEAD + b"Content-Length: 99\r\n\r\n["])
-def test_somebody_who_stops_does_not_wait_for_a_server_that_says_nothing(said: bytes) -> None:
-    with silent(said) as url:
+@pytest.mark.parametrize("first_bytes", [b"", b"HTTP/1.1 200 O", _HEAD + b"Content-Length: 99\r\n\r\n["])
+def test_somebody_who_stops_does_not_wait_for_a_server_that_says_nothing(first_bytes: bytes) -> None:
+    with silent(first_bytes) as url:
         stopped(url)
 
 
@@ -170,9 +170,9 @@ def test_each_long_try_is_told_and_quick_ones_are_not(caplog: pytest.LogCaptureF
     with kept_alive(talk) as url:
         instance = Instance(url, TOKEN, sleep=lambda _: None, monotonic=clock.monotonic, attempts=3)
         assert failure(instance.client()).code == "timeout"
-        told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-        assert len(told) == 2
-        assert "/projects/1: no answer in time; the answer began and then stopped; try 1" in told[0]
+        messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+        assert len(messages) == 2
+        assert "/projects/1: no answer in time; the answer began and then stopped; try 1" in messages[0]
         caplog.clear()
         assert failure(instance.client(patience=120.0)).code == "timeout"
         assert caplog.records == []
@@ -239,7 +239,9 @@ def test_a_network_of_ipv6_in_no_proxy_is_asked_straight(monkeypatch: pytest.Mon
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
         monkeypatch.setenv("NO_PROXY", "::/8")
         assert failure(connect(f"http://[::1]:{port}", attempts=1)).code == "connection"
-        assert [said.partition(b"\r\n")[0] for said in heard] == [b"GET /api/v4/projects/1 HTTP/1.1"]
+        assert [first_bytes.partition(b"\r\n")[0] for first_bytes in heard] == [
+            b"GET /api/v4/projects/1 HTTP/1.1"
+        ]
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
@@ -346,8 +348,8 @@ def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int,
     forge.gitlab.faults.add(f"/merge_requests/2/{detail}", elsewhere, times=None)
     assert all(report.succeeded for report in sync(forge))
     assert len(forge.rows("SELECT 1 FROM scm.mrs")) == 3
-    owed = "SELECT natural_key, last_error FROM scm.deferred_fetches WHERE resolved_at IS NULL"
-    (one,) = forge.rows(owed)
+    deferred = "SELECT natural_key, last_error FROM scm.deferred_fetches WHERE resolved_at IS NULL"
+    (one,) = forge.rows(deferred)
     assert one["natural_key"] == "2"
     assert "redirected to http://127.0.0.1:9/login" in one["last_error"]
     comments = "SELECT 1 FROM scm.review_events WHERE event_type = 'comment'"
@@ -357,7 +359,7 @@ def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int,
     forge.gitlab.faults.clear()
     forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now() - interval '1 second'")
     assert all(report.succeeded for report in sync(forge))
-    assert forge.rows(owed) == []
+    assert forge.rows(deferred) == []
     assert len(forge.rows(comments)) == 3
 
 

@@ -13,10 +13,10 @@ from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_commits import git, shas, stored, stored_shas, truth
 
-_ASIDE = """
+_QUARANTINED = """
 SELECT natural_key, reason FROM scm.quarantine WHERE resolved_at IS NULL AND job_type = 'commits'
 """
-_OWED = (
+_DEFERRED = (
     "SELECT natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL AND job_type = 'commits'"
 )
 _EVENTS = "SELECT name, event FROM scm.ref_events WHERE event <> 'created' ORDER BY event_id"
@@ -56,8 +56,8 @@ def test_a_commit_that_spoils_every_page_it_is_on_holds_up_no_other(
     assert report.succeeded, report.error
     left = [] if is_given_alone else [line[bad]]
     assert stored_shas(forge) == set(line) - set(left)
-    assert [r["natural_key"] for r in forge.rows(_ASIDE)] == left
-    assert [r["natural_key"] for r in forge.rows(_OWED) if r["natural_key"] in left] == left
+    assert [r["natural_key"] for r in forge.rows(_QUARANTINED)] == left
+    assert [r["natural_key"] for r in forge.rows(_DEFERRED) if r["natural_key"] in left] == left
     assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).watermark is not None
     # Work goes on, and nothing looks forced or lost because its parent is not there.
     forge.git.commit("main", "Next\n", files={"n": "1\n"})
@@ -72,7 +72,7 @@ def test_a_commit_that_spoils_every_page_it_is_on_holds_up_no_other(
     forge.tick()
     assert forge.commits().succeeded
     assert stored_shas(forge) == shas(forge)
-    assert forge.rows(_ASIDE) == []
+    assert forge.rows(_QUARANTINED) == []
     assert {r["event"] for r in forge.rows(_EVENTS)} == {"moved"}
     assert forge.rows(_UNREACHABLE) == []
     assert integrity_checks.failures(forge.conn) == {}
@@ -88,7 +88,7 @@ def test_two_commits_in_a_row_that_cannot_be_given_come_one_after_the_other(forg
     forge.tick()
     assert forge.commits().succeeded
     assert stored(forge) == truth(forge.git)
-    assert forge.rows(_ASIDE) == []
+    assert forge.rows(_QUARANTINED) == []
 
 
 def test_a_server_that_fails_for_every_page_is_down_and_no_row_is_to_blame(forge: Forge) -> None:
@@ -96,7 +96,7 @@ def test_a_server_that_fails_for_every_page_is_down_and_no_row_is_to_blame(forge
     forge.gitlab.faults.add(r"/repository/commits", faults.server_error(), times=None)
     report = forge.commits()
     assert (report.error_code, str(report.job_status)) == ("server_error", "failed")
-    assert forge.rows(_ASIDE) == []
+    assert forge.rows(_QUARANTINED) == []
     assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).covered == ()
 
 
@@ -125,14 +125,14 @@ def test_a_branch_that_spoils_the_list_hides_no_other_and_counts_as_deleted_neve
         # While the list is not whole, what is not on it may be there.
         assert branches(forge) == before | {"b99": new}
         assert stored_shas(forge) >= shas(forge)
-        ((key, reason),) = [tuple(r.values()) for r in forge.rows(_ASIDE)]
+        ((key, reason),) = [tuple(r.values()) for r in forge.rows(_QUARANTINED)]
         assert (key.startswith("branch:?"), reason) == (True, "unlisted")
         assert forge.rows(_UNREACHABLE) == []
     forge.gitlab.faults.clear()
     forge.tick()
     assert forge.commits().succeeded
     assert set(branches(forge)) == set(before) - {"b01"} | {"b99"}
-    assert forge.rows(_ASIDE) == []
+    assert forge.rows(_QUARANTINED) == []
 
 
 def test_a_branch_that_the_server_shows_without_its_commit_is_not_deleted(forge: Forge) -> None:
@@ -146,11 +146,11 @@ def test_a_branch_that_the_server_shows_without_its_commit_is_not_deleted(forge:
     forge.tick()
     assert forge.commits().succeeded
     assert branches(forge) == {"main": base, "side": tip}
-    assert [r["natural_key"] for r in forge.rows(_ASIDE)] == ["branch:side"]
+    assert [r["natural_key"] for r in forge.rows(_QUARANTINED)] == ["branch:side"]
     forge.gitlab.faults.clear()
     forge.tick()
     assert forge.commits().succeeded
-    assert forge.rows(_EVENTS) == forge.rows(_UNREACHABLE) == forge.rows(_ASIDE) == []
+    assert forge.rows(_EVENTS) == forge.rows(_UNREACHABLE) == forge.rows(_QUARANTINED) == []
 
 
 def test_a_list_of_branches_that_is_empty_is_asked_about_before_all_are_deleted(forge: Forge) -> None:
@@ -233,4 +233,4 @@ def test_names_of_branches_and_tags_may_be_anything_that_git_allows(forge: Forge
     rows = forge.rows("SELECT kind, name FROM scm.refs WHERE tip = %(tip)s ORDER BY kind", tip=tip)
     assert [tuple(r.values()) for r in rows] == [("branch", name), ("tag", name)]
     assert stored_shas(forge) == {base, tip}
-    assert forge.rows(_ASIDE) == []
+    assert forge.rows(_QUARANTINED) == []

@@ -100,9 +100,9 @@ def test_a_database_that_is_restarted_in_the_middle_costs_the_batch_in_flight(
         worker = start(job, "writing the ledger", subject.facts).caught()
         how(own_server)
         environment.ensure_server(own_server)
-        said = worker.result()
+        result = worker.result()
         # Of two jobs that are read together one may get on alone.
-        failed = [document for document in said if document["status"] != "completed"]
+        failed = [document for document in result if document["status"] != "completed"]
         assert {(document["status"], document["code"]) for document in failed} == {
             ("failed", "database_down")
         }
@@ -120,8 +120,8 @@ def test_a_database_that_stays_away_is_one_line_and_nothing_is_lost(
                 job = subject.job(conn)
             worker = start(job, "writing rows", subject.facts).caught()
             environment.stop_server(own_server)
-            (said,) = worker.result()
-            assert (said["status"], said["code"]) == ("failed", "database_down"), said
+            (result,) = worker.result()
+            assert (result["status"], result["code"]) == ("failed", "database_down"), result
             with pytest.raises(ConfigurationError, match="does not answer"):
                 job.run(database)
         environment.ensure_server(own_server)
@@ -267,9 +267,9 @@ def test_after_yesterdays_database_is_restored_svn_converges(
         reached(gate)
         saved.restore()
         (gate / "go").touch()
-        (said,) = worker.result()
-    assert (said["status"], said["code"], said["inserted"]) == ("failed", "claim_lost", 10), said
-    assert "was that restored?" in said["error"]
+        (result,) = worker.result()
+    assert (result["status"], result["code"], result["inserted"]) == ("failed", "claim_lost", 10), result
+    assert "was that restored?" in result["error"]
     with Database(database_url) as database, database.connection() as conn:
         assert conn.execute("SELECT max(rev_num) AS newest FROM scm.svn_revisions").fetchone() == {
             "newest": 30

@@ -20,11 +20,11 @@ from sync_pipeline_tests.sync.test_merge_request_trouble import due_now, make, u
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
 _STORED = "SELECT iid, title FROM scm.mrs WHERE repo_id = %(repo)s ORDER BY iid"
 _READ = "SELECT mr_iid FROM scm.mr_reviews WHERE repo_id = %(repo)s ORDER BY mr_iid"
-_ASIDE = """
+_QUARANTINED = """
 SELECT job_type, natural_key, reason FROM scm.quarantine WHERE resolved_at IS NULL
  ORDER BY job_type, natural_key
 """
-_OWED = """
+_DEFERRED = """
 SELECT job_type, natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL
  ORDER BY job_type, natural_key, detail
 """
@@ -59,13 +59,13 @@ def test_a_row_that_spoils_every_page_it_is_on_holds_up_no_other(
     assert all(report.succeeded for report in reports), [report.error for report in reports]
     left = [] if gives == "alone" else list(bad)
     assert titles(forge) == [str(n) for n in range(24) if n not in left]
-    keys = {r["natural_key"] for r in forge.rows(_ASIDE)}
-    assert {r["natural_key"] for r in forge.rows(_OWED)} == keys
+    keys = {r["natural_key"] for r in forge.rows(_QUARANTINED)}
+    assert {r["natural_key"] for r in forge.rows(_DEFERRED)} == keys
     if gives == "number":
         assert keys == {str(n + 1) for n in bad}
     else:
         assert len(keys) == (gives == "nothing")
-    assert {r["reason"] for r in forge.rows(_ASIDE)} <= {"unlisted"}
+    assert {r["reason"] for r in forge.rows(_QUARANTINED)} <= {"unlisted"}
     for job_type in (MR, REVIEWS):
         assert watermarks.get(forge.conn, forge.repo_id, job_type).watermark is not None
     # What happens meanwhile arrives, visit for visit.
@@ -81,8 +81,8 @@ def test_a_row_that_spoils_every_page_it_is_on_holds_up_no_other(
         due_now(forge)
         forge.tick()
         assert all(report.succeeded for report in forge.both())
-    assert forge.rows(_OWED) == []
-    assert forge.rows(_ASIDE) == []
+    assert forge.rows(_DEFERRED) == []
+    assert forge.rows(_QUARANTINED) == []
     assert len(titles(forge)) == 24
     assert [r["mr_iid"] for r in forge.rows(_READ)] == list(range(1, 25))
     # What came by itself is no other version than what comes in the list.
@@ -111,7 +111,7 @@ def test_a_link_on_which_long_answers_stall_brings_row_after_row(forge: Forge) -
     assert titles(forge) == [str(n) for n in range(24)]
     comments = "SELECT FROM scm.review_events WHERE event_type = 'comment' AND missing_since IS NULL"
     assert len(forge.rows(comments)) == 14
-    assert forge.rows(_ASIDE) == forge.rows(_OWED) == []
+    assert forge.rows(_QUARANTINED) == forge.rows(_DEFERRED) == []
     # It is not a time-out for each page.
     forge.asked()
     forge.tick()
@@ -124,7 +124,7 @@ def test_a_server_whose_answers_all_stall_ends_the_job_soon(forge: Forge) -> Non
     forge.syncer = Syncer(forge.database, forge.settings, OfAWeakLink(forge.settings))
     for report in forge.both():
         assert (str(report.job_status), report.error_code) == ("failed", "timeout")
-    assert forge.rows(_ASIDE) == forge.rows(_OWED) == []
+    assert forge.rows(_QUARANTINED) == forge.rows(_DEFERRED) == []
     assert len(forge.asked("merge_requests")) <= 6
 
 
@@ -138,7 +138,7 @@ def test_the_daily_look_gets_round_a_bad_row_too(forge: Forge) -> None:
     assert all(report.succeeded for report in reports), [report.error for report in reports]
     unread = "SELECT iid FROM scm.mrs WHERE read_at < now() - interval '1 day'"
     assert forge.rows(unread) == []  # it waits for the next day
-    assert {tuple(r.values()) for r in forge.rows(_ASIDE)} == {
+    assert {tuple(r.values()) for r in forge.rows(_QUARANTINED)} == {
         ("merge_requests", "6", "unlisted"),
         ("reviews", "6", "unlisted"),
     }
@@ -146,7 +146,7 @@ def test_the_daily_look_gets_round_a_bad_row_too(forge: Forge) -> None:
     due_now(forge)
     forge.tick()
     forge.both()
-    assert forge.rows(_ASIDE) == forge.rows(_OWED) == []
+    assert forge.rows(_QUARANTINED) == forge.rows(_DEFERRED) == []
 
 
 def test_rows_that_move_while_a_page_is_read_in_pieces_arrive(forge: Forge) -> None:
@@ -206,12 +206,12 @@ def test_a_page_that_comes_under_every_number_is_owed_by_its_own_merge_request(f
         forge.gitlab.faults.add(where, faults.json_answer(200, [thread], X_Next_Page=str(number)))
     reports = forge.both()
     assert all(report.succeeded for report in reports), [report.error for report in reports]
-    assert [tuple(r.values()) for r in forge.rows(_OWED)] == [("reviews", str(bad.iid), "notes")]
+    assert [tuple(r.values()) for r in forge.rows(_DEFERRED)] == [("reviews", str(bad.iid), "notes")]
     forge.gitlab.faults.clear()
     due_now(forge)
     forge.tick()
     forge.both()
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []
     there = "SELECT FROM scm.review_events WHERE event_type = 'comment' AND missing_since IS NULL"
     assert len(forge.rows(there)) == 2
 
@@ -248,11 +248,11 @@ def test_one_note_or_event_that_cannot_be_given_hides_no_other(forge: Forge, pag
     detail = "label_events" if "label" in page else "notes"
     comments = 13 if "/notes" in page else 14
     assert counted == {"comment": comments, "label": 13 if detail == "label_events" else 14}
-    owed = [tuple(r.values()) for r in forge.rows(_OWED)]
-    assert owed == ([("reviews", "1", detail)] if 13 in counted.values() else [])
+    deferred = [tuple(r.values()) for r in forge.rows(_DEFERRED)]
+    assert deferred == ([("reviews", "1", detail)] if 13 in counted.values() else [])
     forge.gitlab.faults.clear()
     due_now(forge)
     forge.tick()
     forge.both()
     assert {r["event_type"]: r["n"] for r in forge.rows(kinds)} == {"comment": 14, "label": 14}
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []

@@ -221,11 +221,11 @@ def test_a_source_that_does_not_answer_changes_nothing_in_quarantine_and_no_stat
     # One look is no proof that the project is gone, and a dead retry is no window that failed.
     assert watermarks.get(forge.conn, forge.repo_id, MR).access is Access.OK
     in_force = Credentials(frozenset({instance_of(forge.server.url)}), {}, {})
-    verdicts = health.read(forge.conn, timedelta(days=9999), in_force, [forge.repo_id])
-    (judged,) = (one for one in verdicts if one.facts.job_type is MR)
-    assert HealthReason.QUARANTINE in judged.health.reasons
+    results = health.read(forge.conn, timedelta(days=9999), in_force, [forge.repo_id])
+    (result,) = (one for one in results if one.facts.job_type is MR)
+    assert HealthReason.QUARANTINE in result.health.reasons
     assert not {HealthReason.FAILED_WINDOW, HealthReason.GONE, HealthReason.DENIED} & set(
-        judged.health.reasons
+        result.health.reasons
     )
 
 

@@ -74,9 +74,9 @@ def test_the_late_write_of_a_stopped_worker_is_refused_and_explained(
         worker.overdue()
         while reap(database, _AT_ONCE).count("job", "failed") == 0:
             os.kill(worker.process.pid, 0)
-        said = worker.go_on()
-        assert (said["status"], said["code"]) == ("failed", "claim_lost"), said
-        assert "it was taken from it and is failed" in said["error"]
+        result = worker.go_on()
+        assert (result["status"], result["code"]) == ("failed", "claim_lost"), result
+        assert "it was taken from it and is failed" in result["error"]
         [state] = conn.execute(_STATES).fetchall()
         assert (state["status"], state["error_code"]) == ("failed", "worker_lost")
     check(database, job, subject, times=1)

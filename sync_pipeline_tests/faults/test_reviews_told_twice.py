@@ -193,9 +193,9 @@ def test_a_fact_that_two_endpoints_tell_is_counted_once_with_both_origins(forge:
     forge.tick()
     visit(forge)
     rows = forge.rows(_EVENTS)
-    told = {kind: [r["origin"] for r in rows if r["event_type"] == kind] for kind in ("close", "reopen")}
-    told |= {kind: [r["origin"] for r in rows if r["event_type"] == kind] for kind in ("merge", "label")}
-    assert told == {"close": ["state"], "reopen": ["state"], "merge": ["state"], "label": ["label"]}
+    origins = {kind: [r["origin"] for r in rows if r["event_type"] == kind] for kind in ("close", "reopen")}
+    origins |= {kind: [r["origin"] for r in rows if r["event_type"] == kind] for kind in ("merge", "label")}
+    assert origins == {"close": ["state"], "reopen": ["state"], "merge": ["state"], "label": ["label"]}
     notes = [r for r in rows if r["origin"] == "note" and r["is_system"]]
     assert len(notes) == 4
     by_id = {r["source_event_id"]: r["event_type"] for r in rows}

@@ -256,9 +256,9 @@ def test_a_path_that_apache_cannot_write_down_costs_only_its_own_revision(
         assert number(conn, "SELECT count(*) FROM scm.svn_revisions") == 7
         assert number(conn, "SELECT count(*) FROM scm.quarantine") == 0
         odd = conn.execute("SELECT message, flags FROM scm.svn_revisions WHERE rev_num = 6").fetchone()
-        owed = conn.execute("SELECT natural_key, detail FROM scm.deferred_fetches").fetchall()
+        deferred = conn.execute("SELECT natural_key, detail FROM scm.deferred_fetches").fetchall()
         assert odd == {"message": "odd", "flags": ["changed_paths_unread"]}
-        assert owed == [{"natural_key": "6", "detail": "changed_paths"}]
+        assert deferred == [{"natural_key": "6", "detail": "changed_paths"}]
 
 
 def test_hidden_and_half_hidden_revisions_are_marked_over_http_too(apache: Apache, tmp_path: Path) -> None:

@@ -228,8 +228,8 @@ def test_long_texts_and_large_numbers_are_stored_as_they_are(forge: Forge) -> No
     )
     assert note["body"] == long
     assert [row["username"] for row in forge.rows("SELECT username FROM scm.mr_approvals")] == [_LONG]
-    (aside,) = forge.rows("SELECT natural_key, reason, detail FROM scm.quarantine")
-    assert aside == {
+    (quarantined_row,) = forge.rows("SELECT natural_key, reason, detail FROM scm.quarantine")
+    assert quarantined_row == {
         "natural_key": "1:note:9223372036854775808",
         "reason": "unreadable",
         "detail": "the row has no usable id",
@@ -249,7 +249,9 @@ def test_one_row_in_five_hundred_that_cannot_be_stored_costs_one_row(forge: Forg
     report = forge.commits()
     assert report.succeeded, report.error
     assert (report.counts.inserted, report.counts.quarantined) == (499, 1)
-    (aside,) = forge.rows("SELECT reason, detail, payload, batch_id FROM scm.quarantine")
-    assert aside["reason"] == "unstorable"
-    assert json.loads(bytes(aside["payload"]))["message"] == "Number 250"
-    assert forge.rows("SELECT 1 FROM scm.sync_batches WHERE batch_id = %(batch)s", batch=aside["batch_id"])
+    (quarantined_row,) = forge.rows("SELECT reason, detail, payload, batch_id FROM scm.quarantine")
+    assert quarantined_row["reason"] == "unstorable"
+    assert json.loads(bytes(quarantined_row["payload"]))["message"] == "Number 250"
+    assert forge.rows(
+        "SELECT 1 FROM scm.sync_batches WHERE batch_id = %(batch)s", batch=quarantined_row["batch_id"]
+    )

@@ -103,7 +103,7 @@ def test_a_comparison_or_a_repair_that_is_killed_is_done_again(
         conn.execute(damage)
         window = (1, 46) if is_svn else ("1900-01-01T00:00+00:00", "2100-01-01T00:00+00:00")
         job = replace(job, job_types=job.job_types[:1], window=window)
-        compare, heal = (
+        compare, repair_differences = (
             replace(job, mode="probe", depth="details"),
             replace(job, mode="repair", only_differences=True),
         )
@@ -115,11 +115,11 @@ def test_a_comparison_or_a_repair_that_is_killed_is_done_again(
 
         if mode == "repair":
             assert differ() == {"2", "3", "5"}
-        worker = start(compare if mode == "probe" else heal, point, subject.facts).caught()
+        worker = start(compare if mode == "probe" else repair_differences, point, subject.facts).caught()
         worker.kill().let_the_server_go_on(until_gone=True)
         if mode == "probe":
             assert differ() == {"2", "3", "5"}
-        assert [report.error for report in heal.run(database) if not report.succeeded] == []
+        assert [report.error for report in repair_differences.run(database) if not report.succeeded] == []
         assert differ() == set()
         state = whole_state(conn) | {"svn_revision_versions": [], "svn_path_versions": []}
         expected = dict(subject.expected)
@@ -163,9 +163,9 @@ def test_a_worker_stopped_inside_a_batch_is_replaced_and_its_late_write_is_refus
         with database.connection() as conn:
             subject.expected = whole_state(conn)
     check(database, job, subject, times=1)
-    said = worker.go_on()
-    assert (said["status"], said["code"]) == ("failed", "claim_lost"), said
-    assert f":{os.getpid()} took it over" in said["error"]
+    result = worker.go_on()
+    assert (result["status"], result["code"]) == ("failed", "claim_lost"), result
+    assert f":{os.getpid()} took it over" in result["error"]
     check(database, job, subject)
 
 
@@ -180,9 +180,9 @@ def test_a_worker_stopped_while_it_reads_is_refused_and_told_who_came_after_it(
     worker.stop().overdue()
     check(database, job, subject, times=1)
     (gate / "go").touch()
-    said = worker.go_on()
-    assert (said["status"], said["code"]) == ("failed", "claim_lost"), said
-    assert f":{os.getpid()} took it over" in said["error"]
+    result = worker.go_on()
+    assert (result["status"], result["code"]) == ("failed", "claim_lost"), result
+    assert f":{os.getpid()} took it over" in result["error"]
     check(database, job, subject)
 
 
@@ -217,12 +217,12 @@ def test_a_worker_whose_heartbeat_is_lost_writes_nothing_late(
         ).fetchone():
             time.sleep(0.05)
         (gate / "go").touch()
-        (said,) = worker.result()
+        (result,) = worker.result()
         if which == "the lease":
-            assert (said["status"], said["inserted"]) == ("completed", 45)
+            assert (result["status"], result["inserted"]) == ("completed", 45)
         else:
-            assert (said["status"], said["code"]) == ("failed", "claim_lost"), said
-            assert "ran out" in said["error"]
+            assert (result["status"], result["code"]) == ("failed", "claim_lost"), result
+            assert "ran out" in result["error"]
         conn.execute(sql.SQL("DROP TRIGGER no_beat ON scm.{}").format(sql.Identifier(table)))
     check(database, job, subject)
 
@@ -238,6 +238,6 @@ def test_two_workers_on_one_repository_do_it_once(
     with database.connection() as conn:
         job = subject.job(conn)
     workers = [start(job), start(job)]
-    said = [document for worker in workers for document in worker.result()]
-    assert {document["status"] for document in said} == {"completed"}, said
+    result = [document for worker in workers for document in worker.result()]
+    assert {document["status"] for document in result} == {"completed"}, result
     check(database, job, subject)

@@ -74,7 +74,7 @@ def of(found: Sequence[Finding], check: str) -> Finding:
     return one
 
 
-def looked(site: Site, url: str | None = None, token: str | None = None) -> dict[str, Finding]:
+def findings_of(site: Site, url: str | None = None, token: str | None = None) -> dict[str, Finding]:
     """The checks of one GitLab, at its own time."""
     (server,) = site.settings.gitlab_servers()
     secret = server.token() if token is None else token
@@ -142,9 +142,9 @@ def test_what_is_wrong_with_an_asset_is_said_in_the_words_of_every_report(databa
     with database.connection() as conn:
         repo_id = register(conn, "paint")
         server_failures.record_failure(conn, "local", Kind.SVN, "connection", "svn://x cannot be reached")
-        verdicts = health.read(conn, timedelta(hours=1), Credentials(frozenset(), {}, {}))
+        results = health.read(conn, timedelta(hours=1), Credentials(frozenset(), {}, {}))
         repository = repos.get(conn, repo_id)
-    (finding,) = local.assets(verdicts, [repository])
+    (finding,) = local.assets(results, [repository])
     assert finding.state is WARNING
     assert finding.seen == (
         "unreachable: 1 asset, such as svn:file:///srv/paint revisions: svn://x cannot be reached"
@@ -280,18 +280,18 @@ def test_a_name_that_another_server_has_in_its_asset_keys_is_told(database: Data
         register_project(conn, "https://git.test", 7, "platform/api", origin=START)
         known = repos.list_all(conn)  # below the alias gitlab
 
-    def judged(url: str, name: str) -> tuple[State, str]:
+    def finding_of(url: str, name: str) -> tuple[State, str]:
         settings = Settings(gitlab=(GitLabTable(url=url, name=name),))
         (finding,) = local.server_names(settings, known)
         return finding.state, finding.remedy
 
-    assert judged("https://git.test", "gitlab") == judged("https://git.test", "main") == (OK, "")
-    assert judged("https://new.test", "gitlab") == (FAILED, "give new.test another name")
+    assert finding_of("https://git.test", "gitlab") == finding_of("https://git.test", "main") == (OK, "")
+    assert finding_of("https://new.test", "gitlab") == (FAILED, "give new.test another name")
     assert local.server_names(Settings(), known)[0].state is OK
 
 
 def test_silent_and_failing_sensors_are_named() -> None:
-    def judged(age: float, outcome: str) -> tuple[State, str]:
+    def finding_of(age: float, outcome: str) -> tuple[State, str]:
         beats = [
             Heartbeat("scheduler", START, 0.1, outcome, age, 30),
             Heartbeat("rediscovery", START, 0.1, "x", 800, 300),
@@ -301,10 +301,10 @@ def test_silent_and_failing_sensors_are_named() -> None:
         finding = local.sensors(beats)
         return finding.state, finding.seen
 
-    assert judged(20, "nothing is due")[0] is OK
-    assert judged(119, "nothing is due")[0] is OK
-    assert judged(7300, "nothing is due") == (WARNING, "silent: scheduler for 2 h")
-    assert judged(20, "failed: OSError") == (WARNING, "scheduler failed: OSError")
+    assert finding_of(20, "nothing is due")[0] is OK
+    assert finding_of(119, "nothing is due")[0] is OK
+    assert finding_of(7300, "nothing is due") == (WARNING, "silent: scheduler for 2 h")
+    assert finding_of(20, "failed: OSError") == (WARNING, "scheduler failed: OSError")
 
 
 # Database -----------------------------------------------------------------------------------------------
@@ -426,7 +426,7 @@ def test_a_database_of_another_encoding_and_an_old_server(
     finally:
         with psycopg.connect(server_url, autocommit=True) as conn:
             conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-    server = diagnosis.look(empty_database_url, 5)
+    server = diagnosis.inspect(empty_database_url, 5)
     assert evaluate_version(server).state is OK
     assert evaluate_version(replace(server, version_number=140_012)).state is FAILED
 
@@ -435,13 +435,13 @@ def test_a_database_of_another_encoding_and_an_old_server(
 
 
 def test_a_gitlab_as_it_should_be(site: Site) -> None:
-    found = looked(site)
+    found = findings_of(site)
     assert {one.state for one in found.values()} == {OK}
     assert found["gitlab_version"].seen == "17.11.2-ee, Enterprise Edition"
     assert found["gitlab_user"].seen == "user1"
     assert found["gitlab_token"].seen.startswith("scopes read_api; until ")
     site.gitlab.faults.add("/metadata", faults.json_answer(404, {"error": "404 Not Found"}), times=None)
-    assert looked(site)["gitlab_version"].seen.startswith("17.11.2"), "before 15.2"
+    assert findings_of(site)["gitlab_version"].seen.startswith("17.11.2"), "before 15.2"
 
 
 def test_a_gitlab_that_is_not_there_and_one_that_never_answers(
@@ -450,7 +450,7 @@ def test_a_gitlab_that_is_not_there_and_one_that_never_answers(
     monkeypatch.setattr(servers, "ANSWER_SECONDS", 0.3)
     started = time.monotonic()
     for port in (free_port(), silent_server):
-        found = looked(site, f"http://127.0.0.1:{port}")
+        found = findings_of(site, f"http://127.0.0.1:{port}")
         assert found["gitlab"].state is FAILED
         assert {found[check].state for check in ("gitlab_version", "gitlab_token", "gitlab_limits")} == {
             SKIPPED
@@ -472,7 +472,7 @@ def test_what_stands_in_front_of_a_gitlab_is_seen(
     site: Site, fault: faults.Fault, check: str, state: State, seen: str
 ) -> None:
     site.gitlab.faults.add("/metadata", fault, times=None)
-    finding = looked(site)[check]
+    finding = findings_of(site)[check]
     assert finding.state is state
     assert seen in finding.seen
     assert finding.remedy
@@ -492,7 +492,7 @@ def test_tokens_that_end_or_may_too_little(
 ) -> None:
     ends = START.date() + timedelta(days=days)
     token = site.gitlab.token(site.user, secret=SECRET, scopes=scopes, expires_at=ends).secret
-    finding = looked(site, token=token)["gitlab_token"]
+    finding = findings_of(site, token=token)["gitlab_token"]
     assert (finding.state, seen in finding.seen) == (state, True), finding
     if state is FAILED:
         assert "scope read_api" in finding.remedy
@@ -503,19 +503,19 @@ def test_tokens_that_end_or_may_too_little(
 def test_the_last_days_of_a_token() -> None:
     today = date(2026, 5, 6)
 
-    def judged(scopes: tuple[str, ...], ends: date | None) -> tuple[State, str]:
+    def finding_of(scopes: tuple[str, ...], ends: date | None) -> tuple[State, str]:
         finding = servers.evaluate_token(TokenInfo("x", scopes, ends), today)
         return finding.state, finding.seen
 
-    assert judged(("api",), None) == (OK, "scopes api; never expires")
-    assert judged((), None) == (FAILED, "scopes none; never expires")
-    assert judged(("read_api",), date(2026, 5, 7))[1].endswith("within a day")
-    assert judged(("read_api",), today)[1].endswith("today")
+    assert finding_of(("api",), None) == (OK, "scopes api; never expires")
+    assert finding_of((), None) == (FAILED, "scopes none; never expires")
+    assert finding_of(("read_api",), date(2026, 5, 7))[1].endswith("within a day")
+    assert finding_of(("read_api",), today)[1].endswith("today")
 
 
 def test_no_token_and_one_that_cannot_be_read(site: Site, tmp_path: Path) -> None:
     (server,) = site.settings.gitlab_servers()
-    found = looked(site, token="")
+    found = findings_of(site, token="")
     assert (found["gitlab"].state, found["gitlab_token"].seen) == (OK, "this shell has no token set")
     gone = Settings(gitlab_url=server.url, gitlab_token_file=tmp_path / "gone").gitlab_servers()[0]
     found = servers.GitLabChecks(gone, None).run()
@@ -526,16 +526,16 @@ def test_no_token_and_one_that_cannot_be_read(site: Site, tmp_path: Path) -> Non
 def test_a_blocked_user_a_wrong_clock_and_a_small_budget(site: Site) -> None:
     site.gitlab.behaviour.rate_limit = RateLimit(limit=20)
     site.gitlab.clock.fixed = START + timedelta(seconds=61)
-    found = looked(site)
+    found = findings_of(site)
     assert found["gitlab_clock"].seen == "its clock is 61 s ahead of ours"
     assert found["gitlab_limits"].seen == "17 of 20 requests left"
     site.gitlab.behaviour.rate_limit = RateLimit(limit=4)
     site.gitlab.clock.fixed = START - timedelta(seconds=60)
-    found = looked(site)
+    found = findings_of(site)
     assert found["gitlab_clock"].state is OK
     assert found["gitlab_limits"].state is OK, "a quarter is left"
     site.gitlab.behaviour.rate_limit = RateLimit(limit=3)
-    assert looked(site)["gitlab_limits"].state is WARNING
+    assert findings_of(site)["gitlab_limits"].state is WARNING
     site.gitlab.behaviour.rate_limit = None
     ours: Any = {
         "rate": 5.0,
@@ -549,7 +549,7 @@ def test_a_blocked_user_a_wrong_clock_and_a_small_budget(site: Site) -> None:
     assert slowed.seen == "5 instead of 10 requests a second are sent: status 429"
     assert slowed.state is WARNING
     site.user["state"] = "blocked"
-    assert looked(site)["gitlab_token"].state is FAILED
+    assert findings_of(site)["gitlab_token"].state is FAILED
 
 
 def test_a_stopped_token_is_told_until_another_one_is_in_force(
@@ -591,10 +591,10 @@ def test_a_certificate_is_trusted_or_it_is_said_why_not(site: Site, tmp_path: Pa
     command += ["-nodes", "-subj", "/CN=our own", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "30"]
     subprocess.run([*command, "-keyout", key, "-out", pem], check=True, capture_output=True)
     with Server(site.gitlab, certificate=str(pem), key=str(key)) as secure:
-        found = looked(site, secure.url)
+        found = findings_of(site, secure.url)
         assert (found["gitlab"].state, "not trusted" in found["gitlab"].seen) == (FAILED, True)
 
-        def judged(
+        def finding_of(
             url: str = secure.url, ca_file: Path | None = pem, days: int = 0, accepted: str = ""
         ) -> Finding:
             return servers.certificate(
@@ -604,20 +604,20 @@ def test_a_certificate_is_trusted_or_it_is_said_why_not(site: Site, tmp_path: Pa
                 now=lambda: datetime.now(UTC) + timedelta(days=days),
             )
 
-        assert judged().state is OK
-        assert "by our own" in judged().seen
-        assert judged(days=17).state is WARNING
-        assert (judged(ca_file=None).state, judged(ca_file=None).remedy) == (
+        assert finding_of().state is OK
+        assert "by our own" in finding_of().seen
+        assert finding_of(days=17).state is WARNING
+        assert (finding_of(ca_file=None).state, finding_of(ca_file=None).remedy) == (
             FAILED,
             "set SCM_CA_FILE to the PEM file of its authority",
         )
-        assert judged(ca_file=None, accepted="unknown-ca").state is WARNING
-        other_name = judged(secure.url.replace("127.0.0.1", "localhost"))
+        assert finding_of(ca_file=None, accepted="unknown-ca").state is WARNING
+        other_name = finding_of(secure.url.replace("127.0.0.1", "localhost"))
         assert (other_name.state, "use the name" in other_name.remedy) == (FAILED, True)
-        assert judged(ca_file=key).state is FAILED
-    assert judged(f"https://127.0.0.1:{free_port()}").state is SKIPPED
-    assert judged("http://127.0.0.1:1").state is SKIPPED
-    assert judged("http://git.test").state is WARNING
+        assert finding_of(ca_file=key).state is FAILED
+    assert finding_of(f"https://127.0.0.1:{free_port()}").state is SKIPPED
+    assert finding_of("http://127.0.0.1:1").state is SKIPPED
+    assert finding_of("http://git.test").state is WARNING
 
 
 # SVN ----------------------------------------------------------------------------------------------------
@@ -637,20 +637,20 @@ def test_an_svn_server_is_asked_with_the_login_in_force(
         (known,) = registration.export_catalog(database, Settings()).repositories
     assert known.kind is Kind.SVN
 
-    def judged(port: int, password: str) -> Finding:
+    def finding_of(port: int, password: str) -> Finding:
         url = server.url(repository).replace(str(server.port), str(port))
         there = replace(known, url=url, svn_root=url, instance="svn.test")
         settings = Settings(svn_username="reader", svn_password=password)
         return servers.svn_server(settings, there)
 
-    assert judged(server.port, SECRET).state is OK
-    assert judged(server.port, SECRET).seen.endswith("answers as reader, HEAD r0")
-    refused = judged(server.port, "wrong")
+    assert finding_of(server.port, SECRET).state is OK
+    assert finding_of(server.port, SECRET).seen.endswith("answers as reader, HEAD r0")
+    refused = finding_of(server.port, "wrong")
     assert (refused.state, "SCM_SVN_PASSWORD" in refused.remedy) == (FAILED, True)
-    assert "cannot reach" in judged(free_port(), SECRET).seen
+    assert "cannot reach" in finding_of(free_port(), SECRET).seen
     monkeypatch.setattr(servers, "ANSWER_SECONDS", 0.3)
     started = time.monotonic()
-    assert "does not answer" in judged(silent_server, SECRET).seen
+    assert "does not answer" in finding_of(silent_server, SECRET).seen
     assert time.monotonic() - started < 60
 
 

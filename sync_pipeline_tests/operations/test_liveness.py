@@ -12,7 +12,7 @@ import pytest
 from sync_pipeline import cli
 from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import heartbeats
-from sync_pipeline.reports.liveness import HEARTBEATS, Part, look
+from sync_pipeline.reports.liveness import HEARTBEATS, Part, probe
 from sync_pipeline.scheduling import dispatch, reaper
 from sync_pipeline.settings import Settings
 from sync_pipeline_tests.test_schemas import validate
@@ -27,7 +27,7 @@ def test_a_loop_is_alive_while_its_heartbeat_is_fresh(database: Database) -> Non
     settings = Settings(database_url=database.url, worker_pool="office")
 
     def alive(max_age: float | None = None) -> bool | None:
-        found = look(settings, Part.WORKER, max_age)
+        found = probe(settings, Part.WORKER, max_age)
         assert found.ready
         return found.alive
 
@@ -43,9 +43,9 @@ def test_a_loop_is_alive_while_its_heartbeat_is_fresh(database: Database) -> Non
         assert (alive(), alive(200)) == (False, True)
         assert [one.name for one in heartbeats.silent(conn)] == ["worker", "worker@office"]
         conn.execute("UPDATE scm.heartbeats SET beat_at = clock_timestamp() + interval '30 days'")
-        ahead = look(settings, Part.WORKER)
-        assert (ahead.alive, ahead.age) == (True, 0)
-        assert ahead.summary == (
+        future = probe(settings, Part.WORKER)
+        assert (future.alive, future.age) == (True, 0)
+        assert future.summary == (
             "worker@office ticked 0 s ago; the clock of that row is ahead of the database's by 30 days"
         )
         conn.execute("UPDATE scm.heartbeats SET beat_at = clock_timestamp() - interval '190 seconds'")

@@ -73,9 +73,9 @@ def test_a_tenant_that_nobody_knows_is_answered_with_some_that_there_are(databas
         for number in range(13):
             register(conn, f"paint{number}")
         conn.execute("UPDATE scm.repos SET tenant = lpad(repo_id::text, 2, '0') || repeat('x', 5000)")
-    place = pauses.Place(tenant="nobody")
+    target = pauses.PauseTarget(tenant="nobody")
     with pytest.raises(ConfigurationError, match="no repository is of the tenant nobody") as caught:
-        pauses.pause(database, place, seconds=60, actor="ada", reason="x")
+        pauses.pause(database, target, seconds=60, actor="ada", reason="x")
     text = str(caught.value)
     assert text.endswith(" and 3 more")
     assert len(text) < 800

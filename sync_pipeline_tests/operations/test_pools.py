@@ -65,10 +65,10 @@ def test_two_pools_never_touch_each_others_repositories(
     done: dict[str, list[str]] = {"office": [], "factory": []}
 
     def work(settings: Settings) -> None:
-        def said(report: Any) -> None:
+        def record(report: Any) -> None:
             done[settings.worker.pool].append(names[report.repo_id])
 
-        Worker(database, settings, print_report=said).run(threading.Event(), once=True)
+        Worker(database, settings, print_report=record).run(threading.Event(), once=True)
 
     threads = [threading.Thread(target=work, args=(settings,)) for settings in (office, factory)]
     for thread in threads:
@@ -85,7 +85,7 @@ def test_two_pools_never_touch_each_others_repositories(
     assert [one["name"] for one in document["pools"]] == ["factory", "office"]
     unserved = {"spec": f"svn:{nobodys.url}", "job_type": "revisions", "instance": "local", "tenant": "other"}
     assert document["unserved"] == [unserved]
-    lines = list(reports.status_attendance(document))
+    lines = list(reports.status_liveness(document))
     assert "worker pool office: of local; of tenants acme" in lines
     assert f"no living worker pool takes svn:{nobodys.url} revisions (local, other)" in lines
     with database.connection() as conn:

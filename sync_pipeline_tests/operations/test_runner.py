@@ -497,7 +497,7 @@ def days(first: int, end: int) -> TimeWindow:
     return TimeWindow(START + first * DAY, START + end * DAY)
 
 
-def told(report: JobReport, batches: list[BatchRow], *missing: Window) -> list[tuple[Any, ...]]:
+def described(report: JobReport, batches: list[BatchRow], *missing: Window) -> list[tuple[Any, ...]]:
     return [
         (chunk.window, str(chunk.status), chunk.counts.read, chunk.batches, chunk.error)
         for chunk in runner.chunks_of(report, batches, missing)
@@ -508,7 +508,7 @@ def test_a_backfill_of_time_is_told_in_the_chunks_that_were_read_one_for_each_le
     pages = batches_of(MONTH, days(0, 3), days(3, 10), days(20, 29))
     pages[1] = replace(pages[1], fence=1)
     # The last hours are not there yet, and what no batch read was complete before.
-    assert told(MONTH, pages, days(29, 30)) == [
+    assert described(MONTH, pages, days(29, 30)) == [
         (days(0, 10), "success", 9, 2, None),
         (days(10, 20), "success", 0, 0, None),
         (days(20, 29), "success", 0, 1, None),
@@ -518,8 +518,8 @@ def test_a_backfill_of_time_is_told_in_the_chunks_that_were_read_one_for_each_le
 def test_a_batch_that_completes_nothing_belongs_to_the_chunk_that_it_was_read_for() -> None:
     first, walk, last, after = batches_of(MONTH, days(0, 1), days(0, 1), days(0, 30), days(5, 6))
     refs = [replace(first, covered=None), replace(walk, covered=None, fence=9), last, after]
-    assert told(MONTH, refs) == [(days(0, 30), "success", 9, 4, None)]
-    assert told(MONTH, [*batches_of(MONTH, days(0, 30)), replace(walk, covered=None)])[0][3] == 2
+    assert described(MONTH, refs) == [(days(0, 30), "success", 9, 4, None)]
+    assert described(MONTH, [*batches_of(MONTH, days(0, 30)), replace(walk, covered=None)])[0][3] == 2
 
 
 def test_what_could_not_be_read_is_a_chunk_of_its_own_with_the_window_to_read_again() -> None:
@@ -527,21 +527,23 @@ def test_what_could_not_be_read_is_a_chunk_of_its_own_with_the_window_to_read_ag
     good, lost = batches_of(MONTH, days(0, 10), days(10, 30))
     lost = replace(lost, covered=None)
     gaps = (days(10, 20), days(25, 30))
-    assert told(failed, [good, lost], *gaps) == [
+    assert described(failed, [good, lost], *gaps) == [
         (days(0, 10), "success", 9, 1, None),
         (days(10, 20), "failed", 0, 1, "no answer"),
         (days(20, 25), "success", 0, 0, None),
         (days(25, 30), "skipped", 0, 0, "not tried"),
     ]
-    assert told(failed, [good, replace(lost, counts=Counts(read=1, inserted=1))], *gaps)[1][1] == "partial"
+    assert (
+        described(failed, [good, replace(lost, counts=Counts(read=1, inserted=1))], *gaps)[1][1] == "partial"
+    )
     stopped = replace(failed, job_status=JobStatus.DEAD, run_status=RunStatus.INTERRUPTED)
-    assert told(stopped, [good], *gaps)[1][1] == "cancelled"
+    assert described(stopped, [good], *gaps)[1][1] == "cancelled"
     # What it stored of a page under the lease of the one before belongs to the next one.
     same = [good, replace(lost, fence=good.fence, counts=Counts(read=1, inserted=1))]
-    assert [one[1:4] for one in told(failed, same, *gaps)][:2] == [("success", 9, 1), ("partial", 1, 1)]
+    assert [one[1:4] for one in described(failed, same, *gaps)][:2] == [("success", 9, 1), ("partial", 1, 1)]
     # It failed before the first one, or behind the last one.
-    assert told(failed, []) == [(days(0, 30), "failed", 0, 0, "no answer")]
-    assert told(failed, batches_of(MONTH, days(0, 30))) == [(days(0, 30), "partial", 9, 1, "no answer")]
+    assert described(failed, []) == [(days(0, 30), "failed", 0, 0, "no answer")]
+    assert described(failed, batches_of(MONTH, days(0, 30))) == [(days(0, 30), "partial", 9, 1, "no answer")]
 
 
 def test_the_parts_of_chunks_add_up_to_the_job() -> None:

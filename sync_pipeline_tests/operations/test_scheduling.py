@@ -74,7 +74,7 @@ class Fleet:
 
 
 @pytest.fixture(scope="session")
-def places(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("fleet")
     for name in ("a", "b", "c"):
         svn_samples.create(folder / name, svn_samples.growing(12, paths=1))
@@ -82,9 +82,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture
-def fleet(database: Database, places: list[Path]) -> Iterator[Fleet]:
+def fleet(database: Database, paths: list[Path]) -> Iterator[Fleet]:
     with database.connection() as conn:
-        yield Fleet(database, [register_source(conn, place) for place in places])
+        yield Fleet(database, [register_source(conn, target) for target in paths])
 
 
 def plan(fleet: Fleet, settings: Settings = SETTINGS, **changes: Any) -> dispatch.Round:
@@ -196,8 +196,8 @@ def test_a_worker_that_is_stopped_gives_back_what_it_has_not_done(fleet: Fleet) 
 def test_what_was_paused_after_it_was_handed_out_holds_up_nothing_behind_it(fleet: Fleet) -> None:
     plan(fleet)
     for repo in fleet.repos[:2]:
-        place = pauses.Place(repo=str(repo))
-        pauses.pause(fleet.database, place, seconds=None, actor="ada", reason="x")
+        target = pauses.PauseTarget(repo=str(repo))
+        pauses.pause(fleet.database, target, seconds=None, actor="ada", reason="x")
     one = SETTINGS.model_copy(update={"parallel_repositories": 1})
     done, _ = work(fleet, one)
     assert done == 3
@@ -277,8 +277,8 @@ def test_a_moment_that_python_has_no_form_for_stops_nobody_else(fleet: Fleet) ->
                 ),
                 {"repo": fleet.repos[0]},
             )
-    place = pauses.Place(instance="local", job_type=JobType.REVISIONS)
-    pauses.pause(fleet.database, place, seconds=60, actor="ada", reason="x")
+    target = pauses.PauseTarget(instance="local", job_type=JobType.REVISIONS)
+    pauses.pause(fleet.database, target, seconds=60, actor="ada", reason="x")
     fleet.rows("UPDATE scm.pauses SET until = 'infinity' RETURNING 1")
     assert plan(fleet).started == []
     (found,) = pauses.listing(fleet.database)["pauses"]
@@ -377,8 +377,8 @@ class TestAPause:
     """Nothing is planned, and nothing claimed either: not by a worker, not by a person."""
 
     def pause(self, fleet: Fleet, **changes: Any) -> int:
-        place = pauses.Place(**({"instance": "local"} | changes))
-        made = pauses.pause(fleet.database, place, seconds=60, actor="ada", reason="upgrade")
+        target = pauses.PauseTarget(**({"instance": "local"} | changes))
+        made = pauses.pause(fleet.database, target, seconds=60, actor="ada", reason="upgrade")
         return int(made["id"])
 
     def test_holds_at_the_plan_and_ends(self, fleet: Fleet) -> None:
@@ -388,7 +388,7 @@ class TestAPause:
         assert len(plan(fleet).started) == 3
 
     @pytest.mark.parametrize(
-        ("place", "claimed"),
+        ("target", "claimed"),
         [
             ({}, 0),
             ({"job_type": JobType.REVISIONS}, 0),
@@ -397,9 +397,9 @@ class TestAPause:
             ({"job_type": JobType.COMMITS}, 3),
         ],
     )
-    def test_holds_at_the_claim(self, fleet: Fleet, place: dict[str, Any], claimed: int) -> None:
+    def test_holds_at_the_claim(self, fleet: Fleet, target: dict[str, Any], claimed: int) -> None:
         plan(fleet)
-        self.pause(fleet, **place)
+        self.pause(fleet, **target)
         done = [Syncer(fleet.database, SETTINGS).run(request(repo)) for repo in fleet.repos]
         assert sum(report.succeeded for report in done) == claimed
         for report in done:
@@ -413,7 +413,7 @@ class TestAPause:
 
     def test_is_made_once_and_of_what_there_is(self, fleet: Fleet) -> None:
         self.pause(fleet)
-        for place, words in (
+        for target, words in (
             ({}, "paused already"),
             ({"instance": "nowhere"}, "no repository is at nowhere; there are local"),
             ({"instance": None, "tenant": "x"}, "no repository is of the tenant x"),
@@ -421,7 +421,7 @@ class TestAPause:
             ({"instance": None, "repo": str(fleet.repos[0]), "job_type": JobType.COMMITS}, "no commits"),
         ):
             with pytest.raises(ConfigurationError, match=words):
-                self.pause(fleet, **place)
+                self.pause(fleet, **target)
 
 
 def test_no_more_are_at_work_than_the_cap_says_whoever_claims(fleet: Fleet) -> None:
@@ -467,11 +467,11 @@ def test_a_source_in_trouble_is_read_in_smaller_pieces_and_the_run_says_so(fleet
 
 
 @pytest.mark.parametrize(
-    ("visited", "died", "next_look"),
+    ("visited", "died", "next_visit"),
     [(700, (30,), -25), (700, (2,), 3), (700, (240, 30), 30), (20, (240, 10), -5), (None, (25, 10), 5)],
 )
 def test_what_died_is_looked_at_again_after_as_long_as_it_has_not_worked(
-    fleet: Fleet, visited: int | None, died: tuple[int, ...], next_look: int
+    fleet: Fleet, visited: int | None, died: tuple[int, ...], next_visit: int
 ) -> None:
     """In minutes: jobs that died before the last visit that succeeded do not count."""
     with fleet.database.connection() as conn:
@@ -490,13 +490,13 @@ def test_what_died_is_looked_at_again_after_as_long_as_it_has_not_worked(
     found = plan(fleet, dry_run=True)
     assert found.plan is not None
     [decision] = [one for one in found.plan.decisions if one.repo_id == fleet.repos[0]]
-    if next_look <= 0:
+    if next_visit <= 0:
         assert (decision.chosen, decision.reason) == (True, DecisionReason.REPROBE)
     else:
         assert decision.reason is DecisionReason.DEAD
         assert decision.until is not None
         assert found.now is not None
-        assert round((decision.until - found.now).total_seconds() / 60) == next_look
+        assert round((decision.until - found.now).total_seconds() / 60) == next_visit
 
 
 def test_a_repository_without_a_server_disables_itself_and_nothing_else(fleet: Fleet) -> None:

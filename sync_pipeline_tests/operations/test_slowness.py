@@ -10,12 +10,12 @@ from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import heartbeats
 from sync_pipeline.reports import slowness
 from sync_pipeline.reports.doctor import State, local
-from sync_pipeline.reports.slowness import Answers, lines
+from sync_pipeline.reports.slowness import CodeServerWatch, lines
 from sync_pipeline.settings import Settings
 
 
 @pytest.mark.parametrize(
-    ("waiting", "load", "cores", "told"),
+    ("waiting", "load", "cores", "expected"),
     [
         (0.02, 0.5, 2, []),
         (4.9, 3.0, 2, []),
@@ -25,8 +25,8 @@ from sync_pipeline.settings import Settings
         (60, 16, 8, ["the code server answers slowly: 60 s", "the load is 16.0 on 8 cores"]),
     ],
 )
-def test_what_is_called_slow(waiting: float, load: float, cores: int, told: list[str]) -> None:
-    assert lines(waiting, load, cores) == told
+def test_what_is_called_slow(waiting: float, load: float, cores: int, expected: list[str]) -> None:
+    assert lines(waiting, load, cores) == expected
 
 
 def test_a_question_without_an_answer_counts_from_the_first_one() -> None:
@@ -37,21 +37,21 @@ def test_a_question_without_an_answer_counts_from_the_first_one() -> None:
         now += 2
         return there
 
-    answers = Answers(ask, lambda: now)
-    assert answers.waiting == 0
-    answers.ask()
-    assert answers.waiting == 2
+    watch = CodeServerWatch(ask, lambda: now)
+    assert watch.waiting == 0
+    watch.ask()
+    assert watch.waiting == 2
     there = False
-    answers.ask()
-    answers.ask()
-    assert answers.waiting == 4
+    watch.ask()
+    watch.ask()
+    assert watch.waiting == 4
     now += 10
-    assert answers.waiting == 14
+    assert watch.waiting == 14
     there = True
-    answers.ask()
-    assert answers.waiting == 16
-    answers.ask()
-    assert answers.waiting == 2
+    watch.ask()
+    assert watch.waiting == 16
+    watch.ask()
+    assert watch.waiting == 2
 
 
 def test_status_and_doctor_are_told_by_the_heartbeat_and_a_stop_takes_it_back(
@@ -60,10 +60,10 @@ def test_status_and_doctor_are_told_by_the_heartbeat_and_a_stop_takes_it_back(
     settings = Settings(worker_pool="west")
     monkeypatch.setattr(slowness, "_BEAT_SECONDS", 0.01)
     monkeypatch.setattr(slowness, "machine", lambda: (7.5, 2))
-    answers = Answers(lambda: True, iter([0.0, 12.0]).__next__)
-    answers.ask()
+    watch = CodeServerWatch(lambda: True, iter([0.0, 12.0]).__next__)
+    watch.ask()
     stop = threading.Event()
-    thread = slowness.keep_writing(database_url, settings, answers, stop)
+    thread = slowness.keep_writing(database_url, settings, watch, stop)
     try:
         beats: list[heartbeats.Heartbeat] = []
         while not beats:

@@ -149,7 +149,7 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
         credentials.stop(conn, "git.test", fingerprint, "the token is expired; create a new one")
         claim(conn, project, JobType.REVIEWS)
         open_breaker(conn, "git.test")
-    pauses.pause(database, pauses.Place(instance="git.test"), seconds=None, actor="ann", reason="audit")
+    pauses.pause(database, pauses.PauseTarget(instance="git.test"), seconds=None, actor="ann", reason="audit")
     document = status(database, SETTINGS, repos_get(database, project), [JobType.REVIEWS])
     text = (DOCS / "status.md").read_text().partition("## The document")[2]
     named = set(re.findall(r"(?m)^\| `([^`]+)` \|", text))
@@ -203,7 +203,7 @@ def test_each_server_has_a_summary_the_worst_first(database: Database, project: 
         open_breaker(conn, "git.test")
     pauses.pause(
         database,
-        pauses.Place(repo="gitlab:7", job_type=JobType.REVIEWS),
+        pauses.PauseTarget(repo="gitlab:7", job_type=JobType.REVIEWS),
         seconds=None,
         actor="ann",
         reason="x",
@@ -227,7 +227,7 @@ def test_each_server_has_a_summary_the_worst_first(database: Database, project: 
     assert gitlab["credential"] == "SCM_GITLAB_TOKEN"
     assert (svn["instance"], svn["assets"]["healthy"], svn["access"]) == ("local", 1, {})
     assert (svn["breaker"], svn["credential"]) == (None, None)
-    pauses.pause(database, pauses.Place(), seconds=None, actor="ann", reason="x")
+    pauses.pause(database, pauses.PauseTarget(), seconds=None, actor="ann", reason="x")
     assert [one["paused"] for one in status(database, SETTINGS)["servers"]] == [True, True]
 
 
@@ -297,7 +297,7 @@ def test_a_terminal_lists_the_worst_assets_and_counts_the_others(database: Datab
     document = status(database, SETTINGS)
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(reports.status_table(document, 80))
-    assert console.export_text().count("complete never") == reports.LISTED
+    assert console.export_text().count("complete never") == reports.MAX_LISTED
     [line] = reports.status_left_out(document)
     assert line.startswith("and 10 more assets (")
     assert len(reports.status_rows(document)) == 60
@@ -403,9 +403,9 @@ def test_everybody_is_told_the_same_whatever_token_the_shell_has(database: Datab
     with database.connection() as conn:
         credentials.stop(conn, "git.test", "an older one", "the token has no scope")
         credentials.stop(conn, "git.test", "in force", "the token is expired")
-    told = seen()
-    assert told == [told[0]] * len(shells)
-    assert told[0]["problem"] == "the token is expired"
+    documents = seen()
+    assert documents == [documents[0]] * len(shells)
+    assert documents[0]["problem"] == "the token is expired"
     # A complete look at another project of that server took a token that it accepts.
     with database.connection() as conn:
         other = builders.register_project(conn, "https://git.test", 8, "platform/web", origin=ORIGIN)
@@ -428,8 +428,8 @@ def test_the_worst_come_first_and_retired_ones_only_when_named(database: Databas
         (gone,) = [one for one in repos.list_all(conn) if one.url.endswith("gone")]
     registration.retire_repository(database, gone.repo_id, reason="test", actor="test")
     document = status(database, SETTINGS)
-    verdicts = [u["verdict"] for u in document["units"]]
-    assert verdicts == sorted(verdicts, key=["unhealthy", "waiting", "healthy"].index)
+    results = [u["verdict"] for u in document["units"]]
+    assert results == sorted(results, key=["unhealthy", "waiting", "healthy"].index)
     assert document["units"][0]["access"]["detail"] == "refused"
     assert document["summary"]["units"] == {"healthy": 1, "waiting": 2, "unhealthy": 1}
     assert (document["summary"]["repositories"], document["summary"]["retired_repositories"]) == (2, 1)
@@ -493,7 +493,7 @@ def test_what_breakers_and_people_hold_back_is_told(database: Database, project:
             breakers.BreakerRow("global", "", "closed", day(1), None, 0, 0, 0, 5, None, 0, None),
             actor="x",
         )
-    place = pauses.Place(repo="gitlab:7", job_type=JobType.REVIEWS)
+    place = pauses.PauseTarget(repo="gitlab:7", job_type=JobType.REVIEWS)
     made = pauses.pause(database, place, seconds=None, actor="ann", reason="an audit")
     document = status(database, SETTINGS)
     [breaker] = document["breakers"]
@@ -552,7 +552,7 @@ def test_what_is_due_and_not_started_is_counted_with_its_age(database: Database,
             " WHERE job_type = 'commits'"
         )
     assert status(database, SETTINGS)["due"]["count"] == 2
-    pauses.pause(database, pauses.Place(), seconds=60, actor="ann", reason="audit")
+    pauses.pause(database, pauses.PauseTarget(), seconds=60, actor="ann", reason="audit")
     paused = status(database, SETTINGS)
     assert (paused["due"]["held_back"], paused["due"]["interval_kept"]) == (2, True)
     assert list(reports.status_obstacles(paused))[-1] == (

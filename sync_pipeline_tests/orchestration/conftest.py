@@ -128,8 +128,8 @@ class Site:
             assert event is not None
             materialized.setdefault(event.asset_key.path[-1], []).append(str(event.partition))
         failures = [
-            told.description or ""
-            if (told := event.step_failure_data.user_failure_data) is not None
+            failure.description or ""
+            if (failure := event.step_failure_data.user_failure_data) is not None
             else str(event.step_failure_data.error)
             for event in done.all_events
             if event.is_step_failure

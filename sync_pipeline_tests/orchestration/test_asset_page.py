@@ -140,15 +140,15 @@ def test_a_failed_step_says_what_to_do_and_shows_no_call_stack(forge: Forge) -> 
     )
     assert not forge.site.run(PAIR).success
     data = failure(forge.site).step_failure_data
-    told = data.user_failure_data
-    assert told is not None
-    assert f"gitlab:{project.id} merge_requests: " in (told.description or "")
+    shown = data.user_failure_data
+    assert shown is not None
+    assert f"gitlab:{project.id} merge_requests: " in (shown.description or "")
     command = f"scm-sync runner incremental --repo gitlab:{project.id}"
-    assert (told.description or "").endswith(command)
-    assert str(told.metadata["denied: what to do"].value).endswith(command)
+    assert (shown.description or "").endswith(command)
+    assert str(shown.metadata["denied: what to do"].value).endswith(command)
     assert data.error is not None
     assert (data.error.stack, data.error.cause) == ([], None)
-    assert data.error.message.strip() == told.description
+    assert data.error.message.strip() == shown.description
 
 
 def test_a_run_with_wrong_tags_shows_its_line_and_no_call_stack(forge: Forge) -> None:

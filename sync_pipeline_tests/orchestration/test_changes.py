@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from sync_pipeline.admin import limits
-from sync_pipeline.admin.pauses import Place, pause
+from sync_pipeline.admin.pauses import PauseTarget, pause
 from sync_pipeline.core.catalog import instance_of, parse_root
 from sync_pipeline.core.errors import SyncError
 from sync_pipeline.core.model import Kind, Repository
@@ -93,11 +93,11 @@ def test_roots_are_listed_in_turn_one_a_tick_and_remember_how_far_down(forge: Fo
     forge.gitlab.project("lib", group=other)
     first, second = root(forge, "gitlab:group:team1"), root(forge, "gitlab:group:team2")
     forge.gitlab.project("more", group=other)
-    said = []
+    outcomes = []
     for _ in range(3):
-        said.append(tick(forge))
+        outcomes.append(tick(forge))
         assert len(forge.asked()) == 1
-    assert said == [
+    assert outcomes == [
         "listed 1 of team1, 1 known",
         "listed 2 of team2, 1 known",
         "listed 1 of team1, 1 known",
@@ -132,10 +132,10 @@ def test_a_paused_server_is_not_asked(forge: Forge, svn_repository: Callable[...
     forge.asked()
     assert "membership cannot be listed: no request is sent to 127.0.0.1" in tick(forge)
     assert forge.asked() == []
-    said = forge.site.tick("changes_local")
-    assert isinstance(said, dg.SkipReason)
+    outcomes = forge.site.tick("changes_local")
+    assert isinstance(outcomes, dg.SkipReason)
     assert re.match(
-        r"looked at 0 of 1, 0 failed; no request is sent to local .*an upgrade$", str(said.skip_message)
+        r"looked at 0 of 1, 0 failed; no request is sent to local .*an upgrade$", str(outcomes.skip_message)
     )
     assert hints(forge) == [], "nothing is known about who was not asked"
 
@@ -188,12 +188,12 @@ def test_a_refused_token_is_not_sent_again(forge: Forge) -> None:
 def test_a_server_in_trouble_costs_one_request_a_tick_and_no_hint(forge: Forge) -> None:
     forge.git_project("app", "2026-01-01")
     forge.gitlab.faults.add(r"/projects\?", faults.server_error(503), times=None)
-    said = tick(forge)
-    assert "cannot be listed" in said
+    outcomes = tick(forge)
+    assert "cannot be listed" in outcomes
     assert len(forge.asked()) == 1
     assert hints(forge) == []
     with forge.site.database.connection() as conn:
-        assert heartbeats.read(conn)[0].outcome == said
+        assert heartbeats.read(conn)[0].outcome == outcomes
 
 
 def checks(forge: Forge) -> dict[str, dg.AssetCheckEvaluation]:
@@ -373,20 +373,24 @@ def test_a_look_that_is_cut_short_says_nothing_and_is_the_first_of_the_next_tick
     settings = forge.site.settings.model_copy(update={"changes_max_seconds": 20.0})
     svn = SvnResource(settings=settings)
 
-    def look(turn: Sequence[Repository], seconds: float) -> tuple[int, str]:
+    def check(repositories: Sequence[Repository], seconds: float) -> tuple[int, str]:
         database, deadline = forge.site.database, time.monotonic() + seconds
-        return changes._look(forge.site.instance, database, settings, svn, turn, 0, deadline)
+        return changes._check_repositories(
+            forge.site.instance, database, settings, svn, repositories, 0, deadline
+        )
 
     with socket.create_server(("127.0.0.1", 0)) as silent, forge.site.database.connection() as conn:
         quick = repos.get(conn, register_source(conn, svn_repository().url))
         slow = repos.get(conn, at(conn, "paint", silent.getsockname()[1]))
         planning.record_hint(conn, slow.repo_id, head_rev=7)
-        last, said = look([quick, slow], 4.0)
+        last, outcomes = check([quick, slow], 4.0)
         assert last == quick.repo_id
-        assert re.match(r"looked at 1 of 2, 0 failed; .* does not answer: svn did not finish within", said)
+        assert re.match(
+            r"looked at 1 of 2, 0 failed; .* does not answer: svn did not finish within", outcomes
+        )
         # The next tick begins with it. Had it again too little time, another one would have its turn.
-        last, said = look([slow, quick], 1.0)
-        assert (last, said) == (slow.repo_id, "looked at 1 of 2, 1 failed")
+        last, outcomes = check([slow, quick], 1.0)
+        assert (last, outcomes) == (slow.repo_id, "looked at 1 of 2, 1 failed")
         assert servers.failing(conn) == []
         hint = conn.execute(
             "SELECT head_rev, error_code FROM scm.change_hints WHERE repo_id = %s", [slow.repo_id]
@@ -416,7 +420,7 @@ def test_a_pause_is_yellow_with_the_next_tick_and_says_how_it_ends(forge: Forge)
     checks(forge)
     pause(
         forge.site.database,
-        Place(instance=instance_of(forge.server.url)),
+        PauseTarget(instance=instance_of(forge.server.url)),
         seconds=None,
         actor="ann",
         reason="audit\x1b[2J",

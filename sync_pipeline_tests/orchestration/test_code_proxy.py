@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from sync_pipeline.orchestration.code_proxy import _STILL_LOOKS, Ping, hangs
+from sync_pipeline.orchestration.code_proxy import _MIN_PINGS, Ping, hangs
 
 
 def test_only_what_sleeps_and_uses_no_processor_while_it_is_asked_hangs() -> None:
-    still = [Ping(7.5, True)] * _STILL_LOOKS
+    still = [Ping(7.5, True)] * _MIN_PINGS
     assert hangs(still)
     # Not looked at often enough, as on a machine that was suspended meanwhile.
     assert not hangs(still[1:])

@@ -303,9 +303,9 @@ def test_a_job_without_anything_to_sync_fails_instead_of_looking_done() -> None:
     result = job.execute_in_process(instance=dg.DagsterInstance.ephemeral(), raise_on_error=False)
     assert not result.success
     (failed,) = [event for event in result.all_events if event.is_step_failure]
-    told = failed.step_failure_data.user_failure_data
-    assert told is not None
-    assert "no repository of this code location has GitLab merge requests" in str(told.description)
+    failure = failed.step_failure_data.user_failure_data
+    assert failure is not None
+    assert "no repository of this code location has GitLab merge requests" in str(failure.description)
 
 
 def test_a_location_has_what_its_pool_takes() -> None:

@@ -15,7 +15,7 @@ from dagster._core.test_utils import create_run_for_test
 from dagster._daemon.types import DaemonHeartbeat
 from dagster._utils.error import serializable_error_info_from_exc_info
 
-from sync_pipeline.cli.reports import status_attendance
+from sync_pipeline.cli.reports import status_liveness
 from sync_pipeline.database.pool import Database
 from sync_pipeline.orchestration.diagnosis import dagster_checks
 from sync_pipeline.orchestration.instance import dagster_environment, quiet_dagster
@@ -36,7 +36,7 @@ def settings(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return load_settings(database_url=database_url, state_dir=tmp_path / "state", environment="test")
 
 
-def looked(settings: Settings) -> dict[str, Finding]:
+def examined(settings: Settings) -> dict[str, Finding]:
     found = dagster_checks(settings, settings.database_url)
     assert tuple(found) == DAGSTER_CHECKS
     assert all((one.remedy != "") == (one.state in (WARNING, FAILED)) for one in found.values())
@@ -44,7 +44,7 @@ def looked(settings: Settings) -> dict[str, Finding]:
 
 
 def states(settings: Settings) -> list[State]:
-    return [one.state for one in looked(settings).values()]
+    return [one.state for one in examined(settings).values()]
 
 
 def test_looking_makes_no_tables(settings: Settings) -> None:
@@ -58,7 +58,7 @@ def test_a_database_of_dagsters_own_is_named_when_it_does_not_answer(settings: S
     other = settings.model_copy(
         update={"dagster_database_url": "postgresql://me:hunter2@127.0.0.1:1/dagster"}
     )
-    found = looked(other)
+    found = examined(other)
     assert found["dagster_storage"].state is FAILED
     assert "SCM_DAGSTER_DATABASE_URL" in found["dagster_storage"].remedy
     assert "hunter2" not in str(found)
@@ -78,14 +78,14 @@ def test_daemon_versions_limits_and_home_of_an_instance_in_use(
                 instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - ago, kind, "1", None))
 
     beat(3600, *needed)
-    assert looked(settings)["dagster_daemon"].seen == "none runs; the last one was alive 60 minutes ago"
+    assert examined(settings)["dagster_daemon"].seen == "none runs; the last one was alive 60 minutes ago"
     beat(5, *list(needed)[1:])
-    assert looked(settings)["dagster_daemon"].seen == f"silent: {next(iter(needed))}"
+    assert examined(settings)["dagster_daemon"].seen == f"silent: {next(iter(needed))}"
     beat(5, *needed)
-    assert looked(settings)["dagster_daemon"].state is OK
+    assert examined(settings)["dagster_daemon"].state is OK
 
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
-    assert looked(settings)["dagster_home"].state is WARNING
+    assert examined(settings)["dagster_home"].state is WARNING
     monkeypatch.delenv("DAGSTER_HOME")
 
     own = environment.config_file("dagster.yaml").read_text()
@@ -94,7 +94,7 @@ def test_daemon_versions_limits_and_home_of_an_instance_in_use(
     file = tmp_path / "dagster.yaml"
     file.write_text(changed)
     monkeypatch.setattr(environment, "config_file", lambda name: file)
-    limits = looked(settings)["dagster_concurrency"]
+    limits = examined(settings)["dagster_concurrency"]
     assert limits.state is WARNING
     assert limits.seen == (
         "backfills may take more than half of the runs; pools do not limit ops; run monitoring is off"
@@ -102,7 +102,7 @@ def test_daemon_versions_limits_and_home_of_an_instance_in_use(
 
     with psycopg.connect(settings.database_url, autocommit=True) as conn:
         conn.execute("UPDATE dagster.alembic_version SET version_num = 'bf27ab4eb8b8'")
-    assert "another version of Dagster" in looked(settings)["dagster_storage"].seen
+    assert "another version of Dagster" in examined(settings)["dagster_storage"].seen
 
 
 def test_runs_that_failed_before_they_began_are_counted_and_say_why(settings: Settings) -> None:
@@ -120,16 +120,16 @@ def test_runs_that_failed_before_they_began_are_counted_and_say_why(settings: Se
         try:
             raise error
         except Exception:
-            told = serializable_error_info_from_exc_info(sys.exc_info())
-        instance.report_engine_event("Caught an error", run, EngineEventData.engine_error(told))
+            failure = serializable_error_info_from_exc_info(sys.exc_info())
+        instance.report_engine_event("Caught an error", run, EngineEventData.engine_error(failure))
         instance.report_run_failed(run)
 
     with dagster_environment(settings), quiet_dagster(), dg.DagsterInstance.get() as instance:
         fine.execute_in_process(instance=instance)
-        assert looked(settings)["dagster_runs"].seen == "each of the last 1 began"
+        assert examined(settings)["dagster_runs"].seen == "each of the last 1 began"
         fail(instance, None)
         fine.execute_in_process(instance=instance)
-        found = looked(settings)["dagster_runs"]
+        found = examined(settings)["dagster_runs"]
         assert found.state is WARNING
         assert found.seen == (
             "1 of the last 3 runs failed before they began: "
@@ -139,7 +139,7 @@ def test_runs_that_failed_before_they_began_are_counted_and_say_why(settings: Se
             error = DagsterLaunchFailedError("Tried to start a run\x1b[31m on a server")  # type: ignore[no-untyped-call]
             fail(instance, error)
         fine.execute_in_process(instance=instance)
-    found = looked(settings)["dagster_runs"]
+    found = examined(settings)["dagster_runs"]
     assert found.state is FAILED
     line = "11 of the last 12 runs failed before they began: "
     assert found.seen.startswith(line)
@@ -147,4 +147,4 @@ def test_runs_that_failed_before_they_began_are_counted_and_say_why(settings: Se
     with Database(settings.database_url or "") as database:
         document = status(database, settings)
     assert (document["run_starts"]["runs"], document["run_starts"]["failed"]) == (12, 11)
-    assert line in "\n".join(status_attendance(document))
+    assert line in "\n".join(status_liveness(document))

@@ -45,7 +45,7 @@ class Fleet:
         """One run of the job."""
         return self.forge.site.run(RECONCILE)
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The metadata of the latest materialization."""
         key = dg.AssetKey(["fleet", "reconciliation"])
         event = self.forge.site.instance.get_latest_materialization_event(key)
@@ -164,16 +164,16 @@ def test_what_is_equal_is_compared_once_an_hour_and_once_a_round(fleet: Fleet) -
     }
     for depth in ("listing", "details"):
         assert {(row["repo_id"], row["job_type"]) for row in results if row["depth"] == depth} == assets
-    told = fleet.told()
-    assert (told["clean"], told["mismatch"], told["inconclusive"]) == (12, 0, 0)
-    assert told["left_out"] == {"empty": 1}
-    assert told["first_round_not_ended"] == 0
-    assert told["compared_rows"] == sum(row["expected"] for row in results)
-    assert told["requests_at_most"] == 600
-    assert sum(told["requests"].values()) < 100
-    assert told["worst"] == "Nothing is open, and everything could be compared."
-    assert told["completeness"]["stored"] > 0
-    [png] = re.findall(r"data:image/png;base64,([^)]+)\)", told["overview"])
+    summary = fleet.summary()
+    assert (summary["clean"], summary["mismatch"], summary["inconclusive"]) == (12, 0, 0)
+    assert summary["left_out"] == {"empty": 1}
+    assert summary["first_round_not_ended"] == 0
+    assert summary["compared_rows"] == sum(row["expected"] for row in results)
+    assert summary["requests_at_most"] == 600
+    assert sum(summary["requests"].values()) < 100
+    assert summary["worst"] == "Nothing is open, and everything could be compared."
+    assert summary["completeness"]["stored"] > 0
+    [png] = re.findall(r"data:image/png;base64,([^)]+)\)", summary["overview"])
     assert base64.b64decode(png).startswith(b"\x89PNG")
     # In the same hour nothing is due again, in the next one the newest part, after a round everything.
     assert fleet.run().success
@@ -212,14 +212,18 @@ def test_damage_is_found_repaired_by_the_scheduler_and_closed_by_the_next_run(fl
     assert (
         jobs == [{"trigger": "sensor", "actor": "reconcile", "mode": "repair", "only_differences": True}] * 4
     )
-    told = fleet.told()
-    assert (told["open_differences"], told["repairs_queued"], told["escalated"]) == (len(found), 4, 0)
-    assert told["worst"].count("\n") == 5
+    summary = fleet.summary()
+    assert (summary["open_differences"], summary["repairs_queued"], summary["escalated"]) == (
+        len(found),
+        4,
+        0,
+    )
+    assert summary["worst"].count("\n") == 5
     fleet.repair()
     assert fleet.open() == found, "what was repaired is looked at before it is closed"
     assert fleet.run().success
     assert fleet.open() == {}
-    assert fleet.told()["open_differences"] == 0
+    assert fleet.summary()["open_differences"] == 0
     assert site.rows("SELECT FROM scm.mrs WHERE iid = 2") != []
     assert site.rows("SELECT author_raw FROM scm.svn_revisions WHERE author_raw = 'x'") == []
     outcomes = site.rows("SELECT DISTINCT outcome FROM scm.discrepancies")
@@ -239,8 +243,8 @@ def test_a_deletion_becomes_a_tombstone_after_two_looks_and_the_delay(fleet: Fle
     fleet.repair()
     fleet.later(hours=2)
     assert fleet.run().success
-    told = fleet.told()
-    assert told["open_differences"] >= told["waiting_for_deletion"] > 0
+    summary = fleet.summary()
+    assert summary["open_differences"] >= summary["waiting_for_deletion"] > 0
     assert forge.site.rows(alive) != []
     fleet.later(hours=5)
     assert fleet.run().success
@@ -248,7 +252,7 @@ def test_a_deletion_becomes_a_tombstone_after_two_looks_and_the_delay(fleet: Fle
     assert forge.site.rows(alive) == []
     assert fleet.run().success
     assert fleet.open() == {}
-    assert fleet.told()["tombstones"] > 0
+    assert fleet.summary()["tombstones"] > 0
 
 
 def test_a_source_that_is_down_is_inconclusive_and_no_failure_of_the_run(fleet: Fleet) -> None:
@@ -258,11 +262,11 @@ def test_a_source_that_is_down_is_inconclusive_and_no_failure_of_the_run(fleet: 
     )
     done = fleet.run()
     assert done.success, done.error
-    told = fleet.told()
-    assert 3 <= told["inconclusive"] <= 6, "then the server is left alone"
-    [server] = told["not_answering"]
+    summary = fleet.summary()
+    assert 3 <= summary["inconclusive"] <= 6, "then the server is left alone"
+    [server] = summary["not_answering"]
     assert server.startswith("127.0.0.1")
-    assert told["worst"].count("400") >= 3
+    assert summary["worst"].count("400") >= 3
     assert {row["status"] for row in fleet.results() if row["repo_id"] == fleet.svn} == {"clean"}
     assert fleet.open() == {}
 
@@ -297,16 +301,16 @@ def test_no_more_requests_are_sent_than_the_hour_has(fleet: Fleet) -> None:
     fleet.forge.asked()
     assert fleet.run().success
     sent = len(fleet.forge.asked())
-    told = fleet.told()
-    [instance] = [name for name in told["requests"] if name != "local"]
-    assert told["requests"][instance] == sent <= 60
+    summary = fleet.summary()
+    [instance] = [name for name in summary["requests"] if name != "local"]
+    assert summary["requests"][instance] == sent <= 60
     hour = "SELECT date_trunc('hour', now()) AS hour, date_trunc('hour', max(compared_at)) AS last"
     [before] = site.rows(f"{hour} FROM scm.reconciliations")
     assert fleet.run().success
     more = len(fleet.forge.asked())
     # Each hour of the clock has its own requests; the tests may run over the end of one.
     if site.rows(f"{hour} FROM scm.reconciliations") == [before]:
-        assert fleet.told()["requests"][instance] == sent + more <= 60
+        assert fleet.summary()["requests"][instance] == sent + more <= 60
     assert more <= 60
 
 
@@ -316,4 +320,4 @@ def test_sweeps_that_are_switched_off_compare_nothing(fleet: Fleet) -> None:
     before = len(fleet.forge.gitlab.journal.entries)
     assert fleet.run().success
     assert (fleet.results(), len(fleet.forge.gitlab.journal.entries)) == ([], before)
-    assert fleet.told()["turns"] == 0
+    assert fleet.summary()["turns"] == 0

@@ -272,8 +272,8 @@ def test_a_server_that_is_not_configured_starts_nothing_and_says_so(site: Site) 
     found = site.tick("scheduler")
     assert isinstance(found, dg.SensorResult)
     assert not found.run_requests
-    verdicts = [one for one in found.asset_events if "reasons" in one.metadata]
-    assert {one.metadata["reasons"].value for one in verdicts} == {
+    results = [one for one in found.asset_events if "reasons" in one.metadata]
+    assert {one.metadata["reasons"].value for one in results} == {
         "credential, gap, never_synced",
         "credential, incomplete, never_synced",
     }

@@ -262,6 +262,6 @@ def test_a_refused_token_is_told_and_other_servers_go_on(forge: Forge) -> None:
     assert not found.success
     assert "create a new one with scope read_api" in found.error
     assert token.secret not in found.error
-    verdicts = forge.site.rows("SELECT reasons FROM scm.health WHERE repo_id = %(id)s", id=repo_id)
-    assert all("credential" in row["reasons"] for row in verdicts)
-    assert len(verdicts) == 2
+    results = forge.site.rows("SELECT reasons FROM scm.health WHERE repo_id = %(id)s", id=repo_id)
+    assert all("credential" in row["reasons"] for row in results)
+    assert len(results) == 2

@@ -81,21 +81,21 @@ def test_a_database_that_is_away_skips_every_tick_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (psycopg.OperationalError("the connection is lost\nmore"), "went away: the connection is lost"),
         (psycopg.errors.AdminShutdown("terminating connection"), "terminating connection"),
         (sqlalchemy.exc.OperationalError("SELECT 1", {}, OSError()), "Dagster's database does not answer"),
     ],
 )
-def test_a_database_that_goes_away_in_the_middle_skips_too(error: Exception, said: str) -> None:
+def test_a_database_that_goes_away_in_the_middle_skips_too(error: Exception, message: str) -> None:
     @skips_outages
     def body() -> None:
         raise error
 
     found = body()
     assert isinstance(found, dg.SkipReason)
-    assert (found.skip_message or "").endswith(said)
+    assert (found.skip_message or "").endswith(message)
 
 
 def test_a_defect_of_ours_fails_the_tick() -> None:

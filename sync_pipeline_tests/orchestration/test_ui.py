@@ -40,9 +40,9 @@ def test_a_child_needs_no_fork_and_ends_with_its_parent() -> None:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True) as parent:
         assert parent.stdout is not None
         assert parent.stdin is not None
-        said = {parent.stdout.readline().strip() for _ in range(2)}
-        assert "begun" in said, parent.poll()
-        child = psutil.Process(int((said - {"begun"}).pop()))
+        lines = {parent.stdout.readline().strip() for _ in range(2)}
+        assert "begun" in lines, parent.poll()
+        child = psutil.Process(int((lines - {"begun"}).pop()))
         parent.stdin.write("\n")
         parent.stdin.flush()
         deadline = time.monotonic() + 60

@@ -52,7 +52,7 @@ BEGINNING = datetime(2026, 3, 1, tzinfo=UTC)
 MONTH = timedelta(days=30)
 TICK = timedelta(minutes=15)
 _CLAIM = timedelta(minutes=5)
-_LOOK_BACK = timedelta(hours=1)
+_LOOKBACK = timedelta(hours=1)
 
 INSTANCES = ("git.example", "code.example", "svn.example")
 TENANTS = {f"tenant{n}": size for n, size in enumerate((90, 45, 25, 15, 10, 6, 4, 3, 1, 1), start=1)}
@@ -182,7 +182,7 @@ class Month:
     # The scheduler -------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
-        while self.samples and self.samples[0].finished_at < self.now - _LOOK_BACK:
+        while self.samples and self.samples[0].finished_at < self.now - _LOOKBACK:
             self.samples.popleft()
         found = plan(
             Snapshot(

@@ -233,7 +233,5 @@ class TestABreakerOfAPool:
         probing = plan(_snapshot(runs, opened, assets=[due], pool="a"), NOW)
         assert [d.reason for d in probing.decisions] == [DecisionReason.PROBE]
         half_open = replace(opened, state=BreakerState.HALF_OPEN, since=ago(minutes=1))
-        answers = [
-            sample(n, pool="a", finished_at=ago(seconds=n), started_at=ago(seconds=30)) for n in (1, 2)
-        ]
-        assert self.states(*self.good, *self.bad, *answers, known=[half_open]) == {}
+        probes = [sample(n, pool="a", finished_at=ago(seconds=n), started_at=ago(seconds=30)) for n in (1, 2)]
+        assert self.states(*self.good, *self.bad, *probes, known=[half_open]) == {}

@@ -150,24 +150,24 @@ class TestABreaker:
         assert [d.reason for d in found] == [DecisionReason.PROBE]
 
     @pytest.mark.parametrize(
-        "held_back", ["paused", "switched_off", "other_pool", "not_due", "resting", "breaker_open"]
+        "blocker", ["paused", "switched_off", "other_pool", "not_due", "resting", "breaker_open"]
     )
     def test_that_is_half_open_is_probed_by_others_where_the_probe_job_types_may_not_start(
-        self, held_back: str
+        self, blocker: str
     ) -> None:
         limits = replace(LIMITS, probe_job_types=frozenset({JobType.COMMITS}))
         commits = [replace(u, tenant="team2") for u in self.assets]
         others = [replace(u, job_type=JobType.MERGE_REQUESTS, tenant="team1") for u in self.assets]
         breakers, facts = [self.half_open], dict[str, Any]()
-        if held_back == "paused":
+        if blocker == "paused":
             facts["pauses"] = [Pause("broken", "ada", job_type=JobType.COMMITS)]
-        elif held_back == "switched_off":
+        elif blocker == "switched_off":
             limits = replace(limits, only=frozenset({JobType.MERGE_REQUESTS, JobType.REVIEWS}))
-        elif held_back == "other_pool":
+        elif blocker == "other_pool":
             commits = [replace(u, in_pool=False) for u in commits]
-        elif held_back == "not_due":
+        elif blocker == "not_due":
             commits = [replace(u, visited_at=ago(minutes=1)) for u in commits]
-        elif held_back == "resting":
+        elif blocker == "resting":
             ends = [ago(seconds=n) for n in (4, 3, 2, 1)]
             facts["samples"] = [
                 sample(u.repo_id, timeouts=1, started_at=ago(minutes=2), finished_at=end)
@@ -183,7 +183,7 @@ class TestABreaker:
             ]
         found = decide(*commits, *others, limits=limits, breakers=breakers, **facts)
         chosen = [(d.job_type, d.reason) for d in found if d.chosen]
-        probes = 1 if held_back == "breaker_open" else limits.probes_per_scan
+        probes = 1 if blocker == "breaker_open" else limits.probes_per_scan
         assert chosen == [(JobType.MERGE_REQUESTS, DecisionReason.PROBE)] * probes
 
     def test_of_everything_asks_different_servers(self) -> None:

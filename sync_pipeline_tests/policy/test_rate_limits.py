@@ -146,9 +146,9 @@ def test_after_a_storm_of_refusals_the_rate_comes_back_by_itself(
     assert at(bucket, LIMITS, end + timedelta(minutes=10)).rate == pytest.approx(
         min(bucket.rate + 10 * 0.05 * LIMITS.rate, LIMITS.rate)
     )
-    healed = at(bucket, LIMITS, end + timedelta(minutes=20))
-    assert (healed.rate, healed.changed_at) == (LIMITS.rate, None)
-    answered = after_answer(healed, LIMITS, Signal(200, 0.1), end + timedelta(minutes=20))
+    repaired = at(bucket, LIMITS, end + timedelta(minutes=20))
+    assert (repaired.rate, repaired.changed_at) == (LIMITS.rate, None)
+    answered = after_answer(repaired, LIMITS, Signal(200, 0.1), end + timedelta(minutes=20))
     assert answered.consecutive_429 == 0
 
 

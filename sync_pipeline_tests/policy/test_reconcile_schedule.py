@@ -46,14 +46,14 @@ def asset(repo_id: int = 1, job_type: JobType = JobType.REVIEWS, **other: Any) -
     return ReconcileAsset(repo_id, job_type, other.pop("instance", "gitlab"), **(marks | other))
 
 
-def turns(
+def tasks(
     *assets: ReconcileAsset, now: datetime = NOW, limits: ReconcileLimits = LIMITS
 ) -> list[ReconcileTask]:
     return plan(assets, limits, now)[0]
 
 
 def of(why: TaskReason, *assets: ReconcileAsset, **other: Any) -> list[ReconcileTask]:
-    return [turn for turn in turns(*assets, **other) if turn.why is why]
+    return [task for task in tasks(*assets, **other) if task.why is why]
 
 
 def point(moment: datetime) -> TimeWindow:
@@ -85,16 +85,16 @@ def test_what_cannot_be_compared_is_left_out_with_its_reason(
     left = asset(1, open=3, **changes)
     found, left_out = plan([left, asset(2)], LIMITS, NOW)
     assert left_out == {left.key: reason}
-    assert {turn.repo_id for turn in found} == {2}
+    assert {task.repo_id for task in found} == {2}
     assert not is_repair_due(left, NOW)
-    assert {turn.repo_id for turn in turns(asset(access=Access.ARCHIVED), asset(access=Access.MOVED))} == {1}
+    assert {task.repo_id for task in tasks(asset(access=Access.ARCHIVED), asset(access=Access.MOVED))} == {1}
 
 
 def test_places_come_before_the_recent_part_and_that_before_history() -> None:
     long_ago, place = NOW - 9 * DAY, point(NOW - 90 * DAY)
     first = asset(1, recent_at=long_ago, history_at=long_ago, places_at=NOW - HOUR, places=(place,))
     other = asset(2, recent_at=long_ago - DAY, places_at=long_ago, places=(place,))
-    assert [(turn.why, turn.repo_id) for turn in turns(first, other)] == [
+    assert [(task.why, task.repo_id) for task in tasks(first, other)] == [
         (TaskReason.PLACES, 2),
         (TaskReason.PLACES, 1),
         (TaskReason.RECENT, 2),
@@ -116,25 +116,25 @@ def test_windows_around_places_are_few_and_small() -> None:
         RevisionWindow(1007, 1008),
         RevisionWindow(5000, 5001),
     ]
-    [turn] = of(TaskReason.PLACES, asset(places=tuple(point(NOW - n * DAY) for n in range(1, 50))))
-    assert (len(turn.windows), turn.depth) == (10, Depth.DETAILS)
+    [task] = of(TaskReason.PLACES, asset(places=tuple(point(NOW - n * DAY) for n in range(1, 50))))
+    assert (len(task.windows), task.depth) == (10, Depth.DETAILS)
 
 
 def test_what_has_no_place_takes_a_window_that_holds_as_good_as_nothing() -> None:
-    [turn] = of(TaskReason.PLACES, asset(job_type=JobType.COMMITS, anywhere=True))
-    [window] = turn.windows
+    [task] = of(TaskReason.PLACES, asset(job_type=JobType.COMMITS, anywhere=True))
+    [window] = task.windows
     assert isinstance(window, TimeWindow)
     assert window.until < NOW - HOUR < window.until + timedelta(seconds=1)
-    [turn] = of(TaskReason.PLACES, asset(anywhere=True, places=(point(NOW - DAY),)))
-    assert turn.windows == (point(NOW - DAY),), "every comparison looks for it"
+    [task] = of(TaskReason.PLACES, asset(anywhere=True, places=(point(NOW - DAY),)))
+    assert task.windows == (point(NOW - DAY),), "every comparison looks for it"
 
 
 def test_the_recent_part_is_compared_once_in_an_hour_of_the_clock() -> None:
-    [turn] = of(TaskReason.RECENT, asset(recent_at=NOW - timedelta(minutes=18)))
-    assert (turn.windows, turn.depth) == ((TimeWindow(NOW - HOUR - 2 * DAY, NOW - HOUR),), Depth.LISTING)
+    [task] = of(TaskReason.RECENT, asset(recent_at=NOW - timedelta(minutes=18)))
+    assert (task.windows, task.depth) == ((TimeWindow(NOW - HOUR - 2 * DAY, NOW - HOUR),), Depth.LISTING)
     assert of(TaskReason.RECENT, asset(recent_at=NOW - timedelta(minutes=16))) == []
-    [turn] = of(TaskReason.RECENT, asset(job_type=JobType.REVISIONS))
-    assert turn.windows == (RevisionWindow(4001, 5001),)
+    [task] = of(TaskReason.RECENT, asset(job_type=JobType.REVISIONS))
+    assert task.windows == (RevisionWindow(4001, 5001),)
 
 
 # History ------------------------------------------------------------------------------------------------
@@ -142,24 +142,24 @@ def test_the_recent_part_is_compared_once_in_an_hour_of_the_clock() -> None:
 
 def test_a_share_of_history_is_what_an_hour_has_to_do_and_at_least_a_few_rows() -> None:
     began: dict[str, Any] = {"round_began_at": NOW - 10 * DAY, "next": NOW - 99 * DAY}
-    [turn] = of(TaskReason.HISTORY, asset(**began, round_rows=7200, round_done=2400))
-    assert (turn.start, turn.rows, turn.begins, turn.depth) == (NOW - 99 * DAY, 20, False, Depth.DETAILS)
-    [turn] = of(
+    [task] = of(TaskReason.HISTORY, asset(**began, round_rows=7200, round_done=2400))
+    assert (task.start, task.rows, task.begins, task.depth) == (NOW - 99 * DAY, 20, False, Depth.DETAILS)
+    [task] = of(
         TaskReason.HISTORY, asset(job_type=JobType.COMMITS, **began, round_rows=72_000, round_done=23_000)
     )
-    assert turn.rows == 1100, "what was left behind is made good"
-    [turn] = of(TaskReason.HISTORY, asset(**began, round_rows=72_000, round_done=20_000))
-    assert turn.rows == 28, "what fits into a third of the requests"
+    assert task.rows == 1100, "what was left behind is made good"
+    [task] = of(TaskReason.HISTORY, asset(**began, round_rows=72_000, round_done=20_000))
+    assert task.rows == 28, "what fits into a third of the requests"
     assert of(TaskReason.HISTORY, asset(**began, round_rows=7200, round_done=2401)) == []
-    [turn] = of(TaskReason.HISTORY, asset(job_type=JobType.REVISIONS, round_began_at=NOW - DAY, next=11))
-    assert (turn.start, turn.rows) == (11, 1000)
+    [task] = of(TaskReason.HISTORY, asset(job_type=JobType.REVISIONS, round_began_at=NOW - DAY, next=11))
+    assert (task.start, task.rows) == (11, 1000)
 
 
 def test_a_round_begins_when_its_time_has_come_and_not_before() -> None:
     ended: dict[str, Any] = {"round_began_at": NOW - 29 * DAY, "round_ended_at": NOW - 2 * DAY}
     assert of(TaskReason.HISTORY, asset(**ended)) == []
-    [turn] = of(TaskReason.HISTORY, asset(**ended), now=NOW + DAY)
-    assert (turn.begins, turn.start) == (True, BEGINNING)
+    [task] = of(TaskReason.HISTORY, asset(**ended), now=NOW + DAY)
+    assert (task.begins, task.start) == (True, BEGINNING)
     [first] = of(TaskReason.HISTORY, asset())
     assert first.begins
 
@@ -180,14 +180,14 @@ def test_the_share_compared_within_a_round() -> None:
 
 def test_a_repair_is_queued_once_and_looked_at_before_the_next_one() -> None:
     assert is_repair_due(asset(open=2, escalated=1), NOW)
-    held_back: tuple[dict[str, Any], ...] = (
+    blocked: tuple[dict[str, Any], ...] = (
         {"escalated": 2},
         {"repairing": True},
         {"places": (point(NOW - DAY),)},
         {"anywhere": True},
         {"repair_died_at": NOW - HOUR},
     )
-    for changes in held_back:
+    for changes in blocked:
         assert not is_repair_due(asset(open=2, **changes), NOW), changes
     assert is_repair_due(asset(open=2, repair_died_at=NOW - DAY), NOW)
 
@@ -198,16 +198,16 @@ def test_a_repair_is_queued_once_and_looked_at_before_the_next_one() -> None:
 def test_what_was_too_much_is_taken_from_the_next_hour() -> None:
     assert sent_before(10, 600, LIMITS) == 10
     assert sent_before(10, 640, LIMITS) == 50
-    purse = RequestBudget(turns(asset()), LIMITS, {"gitlab": 600})
-    assert purse.next() is None
-    assert len(purse.waiting) == 2
+    budget = RequestBudget(tasks(asset()), LIMITS, {"gitlab": 600})
+    assert budget.next() is None
+    assert len(budget.waiting) == 2
 
 
 def test_an_instance_that_is_dropped_gets_nothing_more_and_others_go_on() -> None:
-    purse = RequestBudget(turns(asset(1), asset(2), asset(3, instance="other")), LIMITS, {})
-    purse.drop(instance="gitlab")
-    purse.drop([(9, JobType.REVIEWS)])
-    assert {turn.repo_id for turn in purse.waiting} == {3}
+    budget = RequestBudget(tasks(asset(1), asset(2), asset(3, instance="other")), LIMITS, {})
+    budget.drop(instance="gitlab")
+    budget.drop([(9, JobType.REVIEWS)])
+    assert {task.repo_id for task in budget.waiting} == {3}
 
 
 _units = st.builds(
@@ -232,28 +232,28 @@ def test_no_instance_gets_more_requests_than_its_hour_has(
     found: list[ReconcileAsset], requests: int, sent: int, parallel: int, data: st.DataObject
 ) -> None:
     limits = replace(LIMITS, requests=requests)
-    purse = RequestBudget(turns(*found, limits=limits), limits, {"a": sent})
+    budget = RequestBudget(tasks(*found, limits=limits), limits, {"a": sent})
     used = {"a": sent, "b": 0}
     running: list[tuple[ReconcileTask, int]] = []
     while True:
-        taken = purse.next() if len(running) < parallel else None
+        taken = budget.next() if len(running) < parallel else None
         if taken is not None:
             assert taken[1] > 0
             assert taken[0].repo_id not in [
-                turn.repo_id for turn, _ in running if turn.instance == taken[0].instance
+                task.repo_id for task, _ in running if task.instance == taken[0].instance
             ]
             running.append(taken)
             continue
         if not running:
             break
-        turn, allowed = running.pop(data.draw(st.integers(0, len(running) - 1)))
+        task, allowed = running.pop(data.draw(st.integers(0, len(running) - 1)))
         calls = data.draw(st.integers(0, allowed))
-        used[turn.instance] += calls
-        purse.ended(turn, calls)
+        used[task.instance] += calls
+        budget.ended(task, calls)
     for instance, calls in used.items():
         assert calls <= max(requests, sent if instance == "a" else 0)
         if calls + requests // 3 <= requests:
-            assert not [turn for turn in purse.waiting if turn.instance == instance], "nothing waits in vain"
+            assert not [task for task in budget.waiting if task.instance == instance], "nothing waits in vain"
 
 
 class Fleet:
@@ -273,16 +273,16 @@ class Fleet:
         """One run."""
         used = 0
         while True:
-            purse = RequestBudget(
-                turns(*self.assets.values(), now=self.now, limits=self.limits), self.limits, {"gitlab": used}
+            budget = RequestBudget(
+                tasks(*self.assets.values(), now=self.now, limits=self.limits), self.limits, {"gitlab": used}
             )
             before = used
-            while (taken := purse.next()) is not None:
-                turn, allowed = taken
-                calls = min(turn.calls, allowed)
-                self._take(turn, whole=calls == turn.calls)
+            while (taken := budget.next()) is not None:
+                task, allowed = taken
+                calls = min(task.calls, allowed)
+                self._take(task, whole=calls == task.calls)
                 used += calls
-                purse.ended(turn, calls)
+                budget.ended(task, calls)
             if used == before:
                 break
         self.most = max(self.most, used)
@@ -295,32 +295,32 @@ class Fleet:
     def _somewhere(self, one: ReconcileAsset) -> Window:
         return RevisionWindow(1, 2) if isinstance(one.watermark, int) else point(NOW - 50 * DAY)
 
-    def _take(self, turn: ReconcileTask, *, whole: bool) -> None:
-        one = self.assets[turn.key]
+    def _take(self, task: ReconcileTask, *, whole: bool) -> None:
+        one = self.assets[task.key]
         # Nothing happens at the same moment.
         self.now += timedelta(milliseconds=1)
-        self.gaps[turn.why] = max(self.gaps[turn.why], self.now - self.latest.get((turn.key, turn.why), NOW))
-        self.latest[turn.key, turn.why] = self.now
-        if turn.why is TaskReason.PLACES:
-            self.assets[turn.key] = replace(one, places_at=self.now, places=())
+        self.gaps[task.why] = max(self.gaps[task.why], self.now - self.latest.get((task.key, task.why), NOW))
+        self.latest[task.key, task.why] = self.now
+        if task.why is TaskReason.PLACES:
+            self.assets[task.key] = replace(one, places_at=self.now, places=())
             return
-        if turn.why is TaskReason.RECENT:
-            self.assets[turn.key] = replace(one, recent_at=self.now)
+        if task.why is TaskReason.RECENT:
+            self.assets[task.key] = replace(one, recent_at=self.now)
             return
         changes: dict[str, Any] = {"history_at": self.now}
-        rows = self.rows[turn.key]
-        done = 0 if turn.begins else one.round_done
-        if turn.begins:
+        rows = self.rows[task.key]
+        done = 0 if task.begins else one.round_done
+        if task.begins:
             changes |= {"round_began_at": self.now, "round_rows": rows}
-        done = min(rows, done + (turn.rows if whole else turn.rows // 2))
+        done = min(rows, done + (task.rows if whole else task.rows // 2))
         changes |= {"round_done": done, "next": self._mark(one, done)}
         if done == rows:
             began = changes.get("round_began_at", one.round_began_at)
             assert began is not None
             self.now += timedelta(milliseconds=1)
-            self.rounds[turn.key].append(self.now - began)
+            self.rounds[task.key].append(self.now - began)
             changes |= {"round_ended_at": self.now, "next": None}
-        self.assets[turn.key] = replace(one, **changes)
+        self.assets[task.key] = replace(one, **changes)
 
     def _mark(self, one: ReconcileAsset, done: int) -> int | datetime:
         return 1 + done if isinstance(one.watermark, int) else BEGINNING + timedelta(seconds=done)

@@ -36,7 +36,7 @@ from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.ledger.credentials import stop
 from sync_pipeline.ledger.jobs import enqueue
 from sync_pipeline.reports.health import (
-    ANSWERS,
+    ANSWER_CODES,
     NOT_ASKED,
     Facts,
     evaluate,
@@ -44,7 +44,7 @@ from sync_pipeline.reports.health import (
     reason_of_failure,
     reason_of_server,
 )
-from sync_pipeline.reports.reasons import CATALOGUE, HELD_BACK, HealthReason, remedies, remedy, table
+from sync_pipeline.reports.reasons import BLOCKERS, CATALOGUE, HealthReason, remedies, remedy, table
 from sync_pipeline.scheduling.credentials import Credentials, in_force
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn.codes import Meaning
@@ -71,7 +71,7 @@ GOOD = Facts(
     incremental_dead=False,
     last_error=None,
     quarantined=0,
-    obligations=0,
+    deferred_fetches=0,
     regressed=0,
 )
 
@@ -105,11 +105,11 @@ def test_complete_and_fresh_is_healthy() -> None:
         ({"failed": (RevisionWindow(1, 5),), "last_error": "too hard"}, HealthReason.FAILED_WINDOW),
         ({"incremental_dead": True}, HealthReason.FAILED_WINDOW),
         ({"quarantined": 2}, HealthReason.QUARANTINE),
-        ({"obligations": 1}, HealthReason.OBLIGATION),
+        ({"deferred_fetches": 1}, HealthReason.DEFERRED_FETCH),
         ({"access": Access.DENIED}, HealthReason.DENIED),
         ({"access": Access.GONE}, HealthReason.GONE),
         ({"access": Access.REPLACED, "access_detail": "another UUID"}, HealthReason.REPLACED),
-        ({"regressed": 3}, HealthReason.POORER),
+        ({"regressed": 3}, HealthReason.REGRESSED),
         ({"missing": 1, "extra": 2}, HealthReason.MISMATCH),
         ({"credential": "the token is expired; create a new one"}, HealthReason.CREDENTIAL),
         ({"access": Access.DISABLED, "credential": "the token is expired"}, HealthReason.CREDENTIAL),
@@ -166,7 +166,7 @@ def test_every_code_that_a_look_may_fail_with_says_something_about_the_server_or
     codes -= {Meaning.BAD_URL.value}  # raised as ``configuration``
     assert {"no_route", "no_room", "content_too_large", "connection", "throttled"} <= codes
     places = {
-        code: [reason_of_server(code) is not None, code in ANSWERS, code in NOT_ASKED] for code in codes
+        code: [reason_of_server(code) is not None, code in ANSWER_CODES, code in NOT_ASKED] for code in codes
     }
     assert {code: place for code, place in places.items() if sum(place) != 1} == {}
 
@@ -175,7 +175,7 @@ def test_the_page_has_the_catalogue() -> None:
     assert set(CATALOGUE) == set(HealthReason)
     page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
     assert table(CATALOGUE) in page, "paste what sync_pipeline.reports.reasons.table(CATALOGUE) returns"
-    assert table(HELD_BACK) in page, "paste what sync_pipeline.reports.reasons.table(HELD_BACK) returns"
+    assert table(BLOCKERS) in page, "paste what sync_pipeline.reports.reasons.table(BLOCKERS) returns"
 
 
 def test_a_remedy_is_that_of_the_kind_of_the_repository() -> None:

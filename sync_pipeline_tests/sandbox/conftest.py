@@ -52,14 +52,14 @@ class Demo:
             )
 
     @property
-    def place(self) -> Path:
+    def address_file(self) -> Path:
         """The file that says how far the mock GitLab has come."""
         return self.folder / "state" / "samples" / "gitlab.json"
 
     @property
     def has_changed(self) -> bool:
         """Whether the sources have changed after the first sync."""
-        return self.place.exists() and bool(json.loads(self.place.read_text())["changed"])
+        return self.address_file.exists() and bool(json.loads(self.address_file.read_text())["changed"])
 
     def rows(self, query: str) -> list[dict[str, Any]]:
         """The rows of a query."""
@@ -77,7 +77,7 @@ class Demo:
 
 
 @contextlib.contextmanager
-def place_for_demos(server_url: str, template: str, folder: Path, warm: Starter) -> Iterator[Demo]:
+def folder_for_demos(server_url: str, template: str, folder: Path, warm: Starter) -> Iterator[Demo]:
     """A place in which no demo has run."""
     name = sql.Identifier(f"scm_test_{secrets.token_hex(6)}")
     with psycopg.connect(server_url, autocommit=True) as conn:
@@ -94,6 +94,6 @@ def demo(
     server_url: str, template: str, tmp_path_factory: pytest.TempPathFactory, warm: Starter
 ) -> Iterator[Demo]:
     """A place in which one demo has run. Tests only read it, or run a demo that changes no row."""
-    with place_for_demos(server_url, template, tmp_path_factory.mktemp("demo"), warm) as made:
+    with folder_for_demos(server_url, template, tmp_path_factory.mktemp("demo"), warm) as made:
         made.first = made.run()
         yield made

@@ -19,7 +19,7 @@ from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline_sandbox import demo as program
 from sync_pipeline_sandbox import sample_gitlab
 from sync_pipeline_sandbox.people import TEAM
-from sync_pipeline_tests.sandbox.conftest import Demo, place_for_demos
+from sync_pipeline_tests.sandbox.conftest import Demo, folder_for_demos
 from sync_pipeline_tests.warm import Starter
 
 pytestmark = pytest.mark.xdist_group("demo")
@@ -179,11 +179,11 @@ def test_a_second_demo_changes_nothing(demo: Demo) -> None:
 def test_a_demo_that_was_killed_ends_with_the_same_rows_when_it_runs_again(
     demo: Demo, server_url: str, template: str, tmp_path: Path, warm: Starter
 ) -> None:
-    with place_for_demos(server_url, template, tmp_path, warm) as other:
+    with folder_for_demos(server_url, template, tmp_path, warm) as other:
         # The same histories at another port, from the beginning.
-        content = json.loads(demo.place.read_text()) | {"changed": False, "port": _free_port()}
-        other.place.parent.mkdir(parents=True)
-        other.place.write_text(json.dumps(content))
+        content = json.loads(demo.address_file.read_text()) | {"changed": False, "port": _free_port()}
+        other.address_file.parent.mkdir(parents=True)
+        other.address_file.write_text(json.dumps(content))
         commits = "SELECT 1 FROM scm.git_commits LIMIT 1"
         _killed(other, lambda: other.rows(commits), "commits are stored")
         assert not other.has_changed
@@ -212,7 +212,7 @@ def _free_port() -> int:
 
 def test_a_start_anew_gives_the_same_history(tmp_path: Path) -> None:
     now = datetime(2026, 3, 4, 5, 30, tzinfo=UTC)
-    assert sample_gitlab.choose_place(tmp_path / "one", now).anchor == datetime(2026, 3, 4, 4, tzinfo=UTC)
+    assert sample_gitlab.choose_address(tmp_path / "one", now).anchor == datetime(2026, 3, 4, 4, tzinfo=UTC)
     with sample_gitlab.start(tmp_path / "one") as one:
         before = _state(one)
         one.go_on()
@@ -270,7 +270,7 @@ def test_demos_that_start_at_the_same_time_choose_one_place(tmp_path: Path) -> N
 
         def choose(_: int, folder: Path = tmp_path / str(number), barrier: Barrier = barrier) -> object:
             barrier.wait()
-            return sample_gitlab.choose_place(folder)
+            return sample_gitlab.choose_address(folder)
 
         with ThreadPoolExecutor(8) as threads:
             assert len(set(threads.map(choose, range(8)))) == 1
@@ -292,4 +292,4 @@ def test_a_file_that_cannot_be_used_is_refused_with_a_remedy(
 ) -> None:
     (tmp_path / "gitlab.json").write_text(content)
     with pytest.raises(ConfigurationError, match=advice):
-        sample_gitlab.place(tmp_path)
+        sample_gitlab.address(tmp_path)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from sync_pipeline.core.gitlab_rows import Origin
 from sync_pipeline.core.model import RevisionWindow
 from sync_pipeline.sources.gitlab.responses import redact
-from sync_pipeline.sources.gitlab.reviews import told_once
+from sync_pipeline.sources.gitlab.reviews import without_duplicates
 from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_sandbox.dumps import DumpWriter
@@ -55,5 +55,7 @@ def test_many_events_and_the_notes_that_tell_of_them_are_told_once() -> None:
         for index in range(number)
         for origin in (Origin.NOTE, Origin.LABEL)
     ]
-    twins = {row.event_id: row.duplicate_of for row in told_once(events) if row.origin is Origin.NOTE}
+    twins = {
+        row.event_id: row.duplicate_of for row in without_duplicates(events) if row.origin is Origin.NOTE
+    }
     assert twins == {f"note:{index}": f"label:{index}" for index in range(number)}

@@ -141,9 +141,9 @@ def test_the_login_callback_is_asked_when_the_server_refuses(
     repository: SvnRepository, svnserve: SvnServers
 ) -> None:
     url = svnserve(repository, users={"ann": "s3cret"}, anonymous="none").url(repository)
-    answers = iter([(True, "ann", "wrong", False), (True, "ann", "s3cret", False)])
+    responses = iter([(True, "ann", "wrong", False), (True, "ann", "s3cret", False)])
     client = pysvn.Client()
-    client.callback_get_login = lambda realm, username, may_save: next(answers)
+    client.callback_get_login = lambda realm, username, may_save: next(responses)
     assert client.info2(url, recurse=False)[0][1].rev.number == 4
     refusing = pysvn.Client()
     refusing.callback_get_login = lambda realm, username, may_save: (False, "", "", False)
@@ -278,11 +278,11 @@ def test_no_secret_is_in_the_process_list_of_a_real_command(silent_server: int) 
     url = f"svn://ann:hunter2@127.0.0.1:{silent_server}/r"
     seen: list[str] = []
 
-    def look() -> bool:
+    def is_cancelled() -> bool:
         seen.extend(" ".join(p.cmdline()) for p in psutil.Process().children() if p.name() == "svn")
         return any("--username ann" in line for line in seen)
 
-    client.callback_cancel = look
+    client.callback_cancel = is_cancelled
     with pytest.raises(pysvn.ClientError) as caught:
         client.info2(url)
     assert not [line for line in seen if "hunter2" in line]

@@ -29,8 +29,8 @@ def raw_log(url: str, *, timeout: float = 7200.0, cancelled: Callable[[], bool] 
     )
 
 
-@pytest.mark.parametrize("said", [b"", HEAD[:9], HEAD + b"Content-Length: 99\r\n\r\n<"])
-def test_somebody_who_stops_does_not_wait_for_a_silent_server(said: bytes) -> None:
+@pytest.mark.parametrize("first_bytes", [b"", HEAD[:9], HEAD + b"Content-Length: 99\r\n\r\n<"])
+def test_somebody_who_stops_does_not_wait_for_a_silent_server(first_bytes: bytes) -> None:
     asked = itertools.count()
     ended: list[object] = []
 
@@ -40,7 +40,7 @@ def test_somebody_who_stops_does_not_wait_for_a_silent_server(said: bytes) -> No
         except Cancelled as error:
             ended.append(type(error))
 
-    with silent(said) as url:
+    with silent(first_bytes) as url:
         thread = threading.Thread(target=ask, args=(url,), daemon=True)
         thread.start()
         thread.join(50)

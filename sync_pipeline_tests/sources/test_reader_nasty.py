@@ -367,8 +367,8 @@ def test_a_damaged_revision_costs_only_itself(svn_repository: Factory, svnserve:
         batch = reader.read_single(3)
         row = one(batch)
         assert (row.message, list(row.paths)) == ("m3", [])
-        (owed,) = batch.deferred
-        assert (owed.natural_key, owed.detail) == ("3", "changed_paths")
+        (fetch,) = batch.deferred
+        assert (fetch.natural_key, fetch.detail) == ("3", "changed_paths")
         settled = reader.settle("3", "changed_paths")
         assert settled.covered is None
         assert settled.deferred[0].detail == "changed_paths"
@@ -461,8 +461,8 @@ def test_a_failed_second_look_keeps_the_text_and_owes_the_message(
     )
     batch = read(reader_of("svn://host/r", svn_command=command), 1, 2)
     assert one(batch).message == "x?\\027y"
-    (owed,) = batch.deferred
-    assert (owed.natural_key, owed.detail) == ("1", "message")
+    (fetch,) = batch.deferred
+    assert (fetch.natural_key, fetch.detail) == ("1", "message")
 
 
 def test_a_window_larger_than_allowed_is_too_hard(svn_repository: Factory) -> None:

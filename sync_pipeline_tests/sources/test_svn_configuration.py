@@ -102,12 +102,14 @@ def test_a_web_server_is_reached_through_the_proxy_of_the_environment(
 def test_the_login_of_a_proxy_is_on_no_command_line(
     place: Path, fake_svn: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = place / "said"
+    first_bytes = place / "first_bytes"
     monkeypatch.setenv("HTTPS_PROXY", "http://jo:s3%20cret@proxy.example.test:3128")
-    command = fake_svn(f'echo "$@" > {said}; env >> {said}; cat "$3/servers" > {place}/servers; exit 1')
+    command = fake_svn(
+        f'echo "$@" > {first_bytes}; env >> {first_bytes}; cat "$3/servers" > {place}/servers; exit 1'
+    )
     with pytest.raises(ClientError):
         Client(svn_command=command).info2("https://svn.example.test/x")
-    assert "s3" not in said.read_text().replace("svn.example", "")
+    assert "s3" not in first_bytes.read_text().replace("svn.example", "")
     assert (place / "servers").read_text().splitlines()[-4:] == [
         "http-proxy-host = proxy.example.test",
         "http-proxy-port = 3128",

@@ -171,7 +171,7 @@ def test_a_walk_goes_on_where_it_was_and_begins_again_after_its_end(database: Da
         values: dict[str, Any] = {"repo_id": repo, "tip": sha("b"), "covered": sha("a"), "generation": 1}
         first = commits.begin_walk(conn, **values)
         assert (first.next_page, first.tip_read) == (1, False)
-        commits.turn_page(conn, first.walk_id, next_page=4, tip_read=True)
+        commits.record_page(conn, first.walk_id, next_page=4, tip_read=True)
         again = commits.begin_walk(conn, **values)
         assert again == replace(first, next_page=4, tip_read=True)
         others = [values | {"covered": None}, values | {"generation": 2}, values | {"tip": sha("c")}]

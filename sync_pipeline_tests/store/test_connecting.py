@@ -50,7 +50,7 @@ def test_a_url_whose_password_is_not_escaped_is_refused_and_not_shown(password: 
         lambda: parse(url),
         lambda: Database(url),
         lambda: migrations.check(url, "test"),
-        lambda: diagnosis.look(url, 2),
+        lambda: diagnosis.inspect(url, 2),
         lambda: environment.dagster_url(url, "dagster"),
     ):
         with pytest.raises(ConfigurationError, match=r"SCM_DATABASE_URL .*/ as %2F, @ as %40") as caught:
@@ -184,7 +184,7 @@ def test_a_pooler_in_between_is_one_line_that_names_the_way(
 
 def test_the_tables_of_dagster_may_be_behind_a_pooler(pooler: Pooler, database_url: str) -> None:
     url = pooler(database_url)
-    assert diagnosis.look(url, 30, "SCM_DAGSTER_DATABASE_URL").has_scm
+    assert diagnosis.inspect(url, 30, "SCM_DAGSTER_DATABASE_URL").has_scm
     with psycopg.connect(url, autocommit=True) as conn:
         assert conn.execute("SHOW statement_timeout").fetchone() == ("0",)
 
@@ -197,7 +197,7 @@ def use(url: str, action: str, seconds: int = 4) -> None:
         case "check":
             migrations.check(url, ENVIRONMENT)
         case "look":
-            diagnosis.look(url, seconds)
+            diagnosis.inspect(url, seconds)
         case _:
             with Database(url, timeout=seconds) as database, database.connection():
                 pass

@@ -77,8 +77,8 @@ def test_a_repository_is_ripe_when_it_was_missed_often_and_long(database: Databa
     with database.connection() as conn:
         one, other = project(conn), project(conn, 13)
 
-        def miss(looks: int, after: float) -> Missed:
-            (missed,) = discovery.record_missed(conn, [one], looks=looks, after=after)
+        def miss(confirmations: int, after: float) -> Missed:
+            (missed,) = discovery.record_missed(conn, [one], confirmations=confirmations, after=after)
             return missed
 
         assert miss(2, 3600) == Missed(one, is_news=True, is_ripe=False)
@@ -90,7 +90,7 @@ def test_a_repository_is_ripe_when_it_was_missed_often_and_long(database: Databa
         assert discovery.record_seen(conn, [one, other]) == []
         assert miss(1, 0) == Missed(one, is_news=True, is_ripe=True)
         repos.retire(conn, one, "gone", vanished=True)
-        assert discovery.record_missed(conn, [one], looks=1, after=0) == []
+        assert discovery.record_missed(conn, [one], confirmations=1, after=0) == []
         assert discovery.record_seen(conn, [one]) == []
 
 
@@ -100,7 +100,7 @@ def test_a_listing_is_held_against_the_active_repository_of_each_project(databas
         first = project(conn)
         assert not discovery.projects(conn, "g")[12].has_active_root
         discovery.adopt(conn, root.root_id, [first])
-        repos.record_look(conn, first, builders.project_info("a/q", "main", archived=True), actor="me")
+        repos.record_project(conn, first, builders.project_info("a/q", "main", archived=True), actor="me")
         known = discovery.projects(conn, "g")[12]
         assert (known.repo_id, known.root_id, known.project_path) == (first, root.root_id, "a/q")
         assert (known.is_archived, known.has_active_root, known.is_vanished) == (True, True, False)

@@ -275,8 +275,8 @@ def test_quarantine_and_obligations_end_when_the_row_is_stored(database: Databas
         assert quarantine.due(conn, repo, JobType.REVISIONS, 10) == [
             DeferredFetch("8", "message", "timed out")
         ]
-        still_owed = replace(revision(8), flags=("message_unread",))
-        store(conn, repo, revision(7), still_owed)
+        still_deferred = replace(revision(8), flags=("message_unread",))
+        store(conn, repo, revision(7), still_deferred)
         open_rows = "SELECT count(*) AS n FROM scm.quarantine WHERE resolved_at IS NULL"
         assert conn.execute(open_rows).fetchone() == {"n": 0}
         assert len(quarantine.due(conn, repo, JobType.REVISIONS, 10)) == 1

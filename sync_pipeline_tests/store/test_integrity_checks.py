@@ -110,7 +110,8 @@ def test_of_a_large_damage_the_first_rows_are_told_and_all_are_counted(database:
     )
     assert failed.rows[0]["problem"] == "commits are missing"
     assert failed.about == (
-        "Merge requests whose versions and commits differ from the sets that they count. Empty if the records agree."
+        "Merge requests whose versions and commits differ from the sets that they count. "
+        "Empty if the records agree."
     )
 
 

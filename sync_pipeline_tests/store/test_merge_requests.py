@@ -218,8 +218,8 @@ def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_owed(database:
         for key in ("1", "2"):
             bad = QuarantinedRow(key, "unstorable", "refused", b"x")
             quarantine.quarantine(conn, repo_id=repo, job_type=MR, batch_id=1, rows=[bad])
-        owed = [missing, DeferredFetch("1", "detail", "x"), DeferredFetch("2", "versions", "x")]
-        quarantine.defer(conn, repo_id=repo, job_type=MR, fetches=owed)
+        deferred = [missing, DeferredFetch("1", "detail", "x"), DeferredFetch("2", "versions", "x")]
+        quarantine.defer(conn, repo_id=repo, job_type=MR, fetches=deferred)
         half = replace(whole(1), commits=None)
         store(conn, repo, half, deferred=[missing])
         assert merge_requests.known_heads(conn, repo, [1, 2, 3]) == {}

@@ -38,7 +38,7 @@ def test_no_backlog_hides_the_history_of_others(database: Database, why: str) ->
         backlog(conn, hog, 4500)
         backlog(conn, other, 1, priority=900)
     if why == "paused":
-        pauses.pause(database, pauses.Place(tenant="hog"), seconds=None, actor="ada", reason="audit")
+        pauses.pause(database, pauses.PauseTarget(tenant="hog"), seconds=None, actor="ada", reason="audit")
     elif why == "other_pool":
         settings = settings.model_copy(update={"worker_tenant_allowlist": ("other",)})
     found = dispatch.dispatch(database, settings, dry_run=True)

@@ -21,8 +21,8 @@ def record(conn: Connection, repo: int, *rows: RefRow) -> list[str]:
         return refs.record_listing(conn, repo_id=repo, batch_id=next(_batches), rows=rows, observed_at=START)
 
 
-def judge(conn: Connection, repo: int, name: str, old: str, new: str, *, forced: bool) -> None:
-    refs.judge(
+def record_move(conn: Connection, repo: int, name: str, old: str, new: str, *, forced: bool) -> None:
+    refs.record_move(
         conn,
         repo_id=repo,
         batch_id=next(_batches),
@@ -63,7 +63,7 @@ def test_a_listing_creates_moves_and_deletes_and_an_equal_one_writes_nothing(dat
         assert len(events(conn)) == 4
 
         assert record(conn, repo, ref("main", "b"), replace(tag, message="Two")) == [sha("a")]
-        assert refs.unjudged(conn, repo) == [(B, "main", sha("a"), sha("b"))]
+        assert refs.unrecorded_moves(conn, repo) == [(B, "main", sha("a"), sha("b"))]
         written = [row["name"] for row in conn.execute(query) if row not in before]
         assert written == ["main", "v1", "v1"]
         assert tips(conn, repo) == {"main": sha("b"), "v1": sha("a")}
@@ -91,21 +91,21 @@ def test_a_move_waits_for_its_judgement_and_is_written_once(database: Database) 
         record(conn, repo, ref("main", "a"), ref("topic", "a"))
         record(conn, repo, ref("main", "b"), ref("topic", "x"))
         record(conn, repo, ref("main", "c"), ref("topic", "x"))
-        assert refs.unjudged(conn, repo) == [
+        assert refs.unrecorded_moves(conn, repo) == [
             (B, "main", sha("a"), sha("c")),
             (B, "topic", sha("a"), sha("x")),
         ]
         for _ in range(2):
-            judge(conn, repo, "main", "a", "c", forced=False)
-            judge(conn, repo, "topic", "a", "x", forced=True)
-        assert refs.unjudged(conn, repo) == []
+            record_move(conn, repo, "main", "a", "c", forced=False)
+            record_move(conn, repo, "topic", "a", "x", forced=True)
+        assert refs.unrecorded_moves(conn, repo) == []
         assert events(conn)[2:] == [
             ("moved", "main", sha("a"), sha("c")),
             ("forced", "topic", sha("a"), sha("x")),
         ]
         record(conn, repo, ref("main", "d"))
         record(conn, repo, ref("main", "c"))  # there and back again between two judgements
-        assert refs.unjudged(conn, repo) == []
+        assert refs.unrecorded_moves(conn, repo) == []
         assert integrity_checks.failures(conn) == {}
 
 
@@ -115,10 +115,10 @@ def test_a_ref_that_is_gone_unjudged_and_comes_back_is_deleted_and_created(datab
         record(conn, repo, ref("main", "a"), ref("topic", "a"))
         record(conn, repo, ref("main", "a"), ref("topic", "b"))
         record(conn, repo, ref("main", "a"))
-        assert refs.unjudged(conn, repo) == []
-        judge(conn, repo, "topic", "a", "b", forced=False)
+        assert refs.unrecorded_moves(conn, repo) == []
+        record_move(conn, repo, "topic", "a", "b", forced=False)
         record(conn, repo, ref("main", "a"), ref("topic", "c"))
-        assert refs.unjudged(conn, repo) == []
+        assert refs.unrecorded_moves(conn, repo) == []
         assert [e[0] for e in events(conn)] == ["created", "created", "deleted", "created"]
         assert events(conn)[-1] == ("created", "topic", None, sha("c"))
         assert integrity_checks.failures(conn) == {}

@@ -155,15 +155,15 @@ def test_a_look_writes_down_what_changed_and_nothing_else(database: Database) ->
         made = insert_project(conn)
         assert made is not None
 
-        def look(path: str | None, branch: str | None, archived: bool = False) -> list[str]:
+        def record(path: str | None, branch: str | None, archived: bool = False) -> list[str]:
             info = builders.project_info(path, branch, archived=archived)
-            return repos.record_look(conn, made.repo_id, info, actor="me")
+            return repos.record_project(conn, made.repo_id, info, actor="me")
 
-        assert look("a/b", "main") == []
-        assert look(None, None) == []
-        assert look("c/b", "trunk", True) == ["moved", "tenant", "default_branch", "archived"]
-        assert look("c/b", None, True) == []
-        assert look("c/b", "trunk") == ["unarchived"]
+        assert record("a/b", "main") == []
+        assert record(None, None) == []
+        assert record("c/b", "trunk", True) == ["moved", "tenant", "default_branch", "archived"]
+        assert record("c/b", None, True) == []
+        assert record("c/b", "trunk") == ["unarchived"]
         assert [(e["event"], e["old_value"], e["new_value"]) for e in repos.events(conn, made.repo_id)] == [
             ("moved", "a/b", "c/b"),
             ("tenant", "a", "c"),
@@ -266,7 +266,7 @@ def test_a_renamed_project_keeps_its_slug_from_the_next_one_at_its_path(database
     with database.connection() as conn:
         first = insert_project(conn, 12, "t/a-b")
         assert first is not None
-        repos.record_look(conn, first.repo_id, builders.project_info("t/c", None), actor="rediscovery")
+        repos.record_project(conn, first.repo_id, builders.project_info("t/c", None), actor="rediscovery")
         insert_project(conn, 13, "t/a-b")
         insert_project(conn, 14, "t/c")
         assert keys(conn) == ["g/t__a_b", "g/t__a_b_13", "g/t__c"]

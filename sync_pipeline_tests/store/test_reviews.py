@@ -252,16 +252,16 @@ def test_reviewers_are_a_set_with_a_state_that_is_never_blanked(database: Databa
 
 
 def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_owed(database: Database) -> None:
-    owed = DeferredFetch("1", "notes", "timed out")
+    deferred = DeferredFetch("1", "notes", "timed out")
     details = ["notes", "state_events", "label_events", "milestone_events", "approvals", "reviewers"]
     with database.connection() as conn:
         repo = project(conn)
         for key in ("1", "1:note:1", "1:note:2"):
             bad = QuarantinedRow(key, "unstorable", "refused", b"x")
             quarantine.quarantine(conn, repo_id=repo, job_type=REVIEWS, batch_id=1, rows=[bad])
-        everything_owed = [DeferredFetch("1", detail, "x") for detail in details]
-        quarantine.defer(conn, repo_id=repo, job_type=REVIEWS, fetches=everything_owed)
-        half = review(event(1), whole=frozenset(Origin) - {Origin.NOTE}, reviewers=None, deferred=(owed,))
+        all_deferred = [DeferredFetch("1", detail, "x") for detail in details]
+        quarantine.defer(conn, repo_id=repo, job_type=REVIEWS, fetches=all_deferred)
+        half = review(event(1), whole=frozenset(Origin) - {Origin.NOTE}, reviewers=None, deferred=(deferred,))
         store(conn, repo, half, review(iid=2, approvals=None), review(iid=3, reviewers=None))
         assert {due.detail for due in quarantine.due(conn, repo, REVIEWS, 9)} == {"notes", "reviewers"}
         unresolved = "SELECT natural_key FROM scm.quarantine WHERE resolved_at IS NULL"
@@ -271,7 +271,7 @@ def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_owed(databa
         assert reviews.reviews_as_of(conn, repo, heads(1, 2, 3)) == {1: later(7), 2: later(7), 3: START}
         store(conn, repo, review(event(1)), updated_at=later(2))
         assert reviews.reviews_as_of(conn, repo, heads(1)) == {1: later(7)}
-        quarantine.defer(conn, repo_id=repo, job_type=REVIEWS, fetches=[owed])
+        quarantine.defer(conn, repo_id=repo, job_type=REVIEWS, fetches=[deferred])
         assert reviews.reviews_as_of(conn, repo, heads(1)) == {}
 
 

@@ -23,12 +23,12 @@ from sync_pipeline.facts import stored_rows
 from sync_pipeline.ledger import jobs, reconcile_progress, reconciliations
 from sync_pipeline_tests.builders import register, register_project
 
-LOOK = {"repairs": 3, "looks": 2, "believed": 21_600.0}
+LIMITS = {"repairs": 3, "looks": 2, "believed": 21_600.0}
 MRS, COMMITS, REVISIONS = JobType.MERGE_REQUESTS, JobType.COMMITS, JobType.REVISIONS
 
 
 def asset(conn: Connection, repo_id: int, job_type: JobType = REVISIONS) -> dict[str, Any]:
-    found = reconcile_progress.snapshot(conn, **LOOK).assets  # type: ignore[arg-type]
+    found = reconcile_progress.snapshot(conn, **LIMITS).assets  # type: ignore[arg-type]
     return next(row for row in found if (row["repo_id"], row["job_type"]) == (repo_id, job_type))
 
 
@@ -162,7 +162,7 @@ def test_requests_of_an_hour_are_those_of_every_comparison(database: Database) -
                     "run_id": run["id"],
                 },
             )
-        found = reconcile_progress.snapshot(conn, **LOOK)  # type: ignore[arg-type]
+        found = reconcile_progress.snapshot(conn, **LIMITS)  # type: ignore[arg-type]
         assert found.sent == {"local": (8, 0)}, "parts of one comparison count on"
         [day] = reconcile_progress.mismatches_by_day(conn, 30)
         assert (day["missing"], day["extra"], day["changed"]) == (0, 0, 0)

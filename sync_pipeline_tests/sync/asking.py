@@ -30,7 +30,7 @@ class Lines(logging.Handler):
         self.summary.append(record.getMessage())
 
 
-def carry_out(task: dict[str, Any], said: list[str]) -> None:
+def send_requests(task: dict[str, Any], lines: list[str]) -> None:
     """Ask, and say what goes wrong."""
     with Database(task["database"]) as database:
         readers = Readers(Settings(**task["settings"]), database)
@@ -42,7 +42,7 @@ def carry_out(task: dict[str, Any], said: list[str]) -> None:
                 try:
                     client.get("/projects")
                 except SyncError as error:
-                    said.append(f"{error.code}: {error}")
+                    lines.append(f"{error.code}: {error}")
 
         with ThreadPoolExecutor(task["threads"]) as pool:
             list(pool.map(ask, range(task["threads"])))
@@ -53,5 +53,5 @@ if __name__ == "__main__":
     logging.getLogger("sync_pipeline").addHandler(lines)
     for line in sys.stdin:
         lines.summary = []
-        carry_out(json.loads(line), lines.summary)
+        send_requests(json.loads(line), lines.summary)
         print(json.dumps(lines.summary), flush=True)

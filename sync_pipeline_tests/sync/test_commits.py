@@ -352,7 +352,7 @@ _FACTS = """
 SELECT commit_sha, parents, is_merge, additions, unreachable_since IS NOT NULL AS unreachable
   FROM scm.git_commits WHERE repo_id = %(repo)s
 """
-_OWED_PARENTS = "SELECT natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL"
+_DEFERRED_PARENTS = "SELECT natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL"
 
 
 def squashed(forge: Forge) -> tuple[str, list[str]]:
@@ -402,7 +402,7 @@ def test_unknown_parents_are_never_none_and_prove_nothing(forge: Forge) -> None:
     unknown = {"parents": None, "is_merge": None, "additions": None, "unreachable": True}
     facts = {row.pop("commit_sha"): row for row in forge.rows(_FACTS)}
     assert facts[one] == facts[two] == unknown
-    assert sorted(tuple(row.values()) for row in forge.rows(_OWED_PARENTS)) == sorted(
+    assert sorted(tuple(row.values()) for row in forge.rows(_DEFERRED_PARENTS)) == sorted(
         (sha, "parents") for sha in (one, two)
     )
     view = "SELECT meta_json -> 'parent_ids' AS parents FROM scm.v_facts WHERE meta_json ->> 'sha' = %(sha)s"
@@ -418,19 +418,19 @@ def test_unknown_parents_are_never_none_and_prove_nothing(forge: Forge) -> None:
     facts = {row.pop("commit_sha"): row for row in forge.rows(_FACTS)}
     assert (facts[one]["unreachable"], facts[two]["unreachable"]) == (False, False)
     assert facts[two]["parents"] == [one]
-    assert forge.rows(_OWED_PARENTS) == []
+    assert forge.rows(_DEFERRED_PARENTS) == []
     assert stored(forge) == truth(forge.git)
 
 
 def test_a_commit_of_a_merge_request_that_the_server_lost_is_kept_and_owed_no_longer(forge: Forge) -> None:
     _, (one, two) = squashed(forge)
     assert all(report.succeeded for report in forge.both())
-    forge.git.forget_hidden()
+    forge.git.drop_hidden_cache()
     forge.git.prune()
     assert forge.commits().succeeded
     lost = {row["commit_sha"]: row["parents"] for row in forge.rows(_FACTS) if row["unreachable"]}
     assert lost == {one: None, two: None}
-    assert forge.rows(_OWED_PARENTS) == []
+    assert forge.rows(_DEFERRED_PARENTS) == []
     forge.asked()
     forge.tick()
     assert forge.commits().batches == 0
@@ -468,8 +468,8 @@ def test_one_ref_whose_history_is_not_given_fails_alone(forge: Forge) -> None:
         report = forge.commits()
         assert report.succeeded, report.error
         assert stored_shas(forge) == shas(forge) - {bad}
-        aside = "SELECT natural_key, reason, seen FROM scm.quarantine WHERE resolved_at IS NULL"
-        assert [tuple(row.values()) for row in forge.rows(aside)] == [("branch:bad", "no_history", 1)]
+        quarantined = "SELECT natural_key, reason, seen FROM scm.quarantine WHERE resolved_at IS NULL"
+        assert [tuple(row.values()) for row in forge.rows(quarantined)] == [("branch:bad", "no_history", 1)]
         # A range, the whole, and at first both once more after a second listing.
         assert len(forge.asked("repository/commits")) <= (6 if visit == 0 else 2)
         forge.tick()
@@ -478,7 +478,7 @@ def test_one_ref_whose_history_is_not_given_fails_alone(forge: Forge) -> None:
     forge.gitlab.faults.clear()
     assert forge.commits().succeeded
     assert stored(forge) == truth(forge.git)
-    assert forge.rows(aside) == []
+    assert forge.rows(quarantined) == []
 
 
 @pytest.mark.parametrize("is_whole_ref", [True, False])
@@ -539,4 +539,4 @@ def test_a_commit_that_was_not_asked_for_is_not_stored_in_its_place(forge: Forge
     assert forge.commits().succeeded
     rows = forge.rows("SELECT commit_sha, additions FROM scm.git_commits")
     assert {row["commit_sha"]: row["additions"] for row in rows} == {base: None, line: 1}
-    assert [row["natural_key"] for row in forge.rows(_OWED_PARENTS)] == [base]
+    assert [row["natural_key"] for row in forge.rows(_DEFERRED_PARENTS)] == [base]

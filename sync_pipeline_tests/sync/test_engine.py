@@ -73,7 +73,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(grown: Path, tmp_path: Path) -> Path:
+def repo_path(grown: Path, tmp_path: Path) -> Path:
     path = tmp_path / "repository"
     shutil.copytree(grown, path)
     return path
@@ -150,11 +150,11 @@ def hindered(before_read: Callable[[RevisionWindow], None]) -> Substitute:
 
 
 def test_an_incremental_reads_everything_from_the_origin_and_then_nothing(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         first = syncer.run(request(repo))
         assert first.succeeded
         assert first.counts == Counts(read=45, inserted=45)
@@ -167,15 +167,15 @@ def test_an_incremental_reads_everything_from_the_origin_and_then_nothing(
         assert facts_of(conn) == stored
         assert watermarks.get(conn, repo, REVISIONS).verified_at is not None
         assert integrity_checks.failures(conn) == {}
-        commit(place, "späte Arbeit")
+        commit(repo_path, "späte Arbeit")
         third = syncer.run(request(repo))
         assert (third.counts.inserted, third.watermark_after) == (1, 47)
         assert one(conn, "SELECT message FROM scm.svn_revisions WHERE rev_num = 46") == "späte Arbeit"
 
 
-def test_the_ledger_adds_up(database: Database, place: Path) -> None:
+def test_the_ledger_adds_up(database: Database, repo_path: Path) -> None:
     with database.connection() as conn:
-        report = Syncer(database, SMALL).run(request(add(conn, place)))
+        report = Syncer(database, SMALL).run(request(add(conn, repo_path)))
         run = conn.execute("SELECT * FROM scm.sync_runs").fetchone()
         assert run is not None
         batches = conn.execute("SELECT * FROM scm.sync_batches ORDER BY batch_no").fetchall()
@@ -188,11 +188,11 @@ def test_the_ledger_adds_up(database: Database, place: Path) -> None:
 
 
 def test_backfill_in_any_order_covers_and_leaves_the_watermark_to_the_origin(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place, origin=41)
+        repo = add(conn, repo_path, origin=41)
         syncer.run(request(repo))
         for window in ((21, 41), (1, 11)):
             report = syncer.run(request(repo, Mode.BACKFILL, window=window))
@@ -207,11 +207,11 @@ def test_backfill_in_any_order_covers_and_leaves_the_watermark_to_the_origin(
 
 
 def test_the_block_jobs_of_a_backfill_share_one_look_at_the_front_door(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place, origin=41)
+        repo = add(conn, repo_path, origin=41)
         syncer.run(request(repo))
         calls = [
             syncer.run(request(repo, Mode.BACKFILL, window=window)).calls for window in ((1, 11), (11, 21))
@@ -219,10 +219,10 @@ def test_the_block_jobs_of_a_backfill_share_one_look_at_the_front_door(
         assert calls == [1, 1]
 
 
-def test_a_window_beyond_head_is_cut_or_empty_and_says_so(database: Database, place: Path) -> None:
+def test_a_window_beyond_head_is_cut_or_empty_and_says_so(database: Database, repo_path: Path) -> None:
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         cut = syncer.run(request(repo, Mode.BACKFILL, window=(1, 1001)))
         assert (cut.counts.inserted, cut.beyond_head) == (45, False)
         assert watermarks.get(conn, repo, REVISIONS).covered == (RevisionWindow(1, 46),)
@@ -240,10 +240,10 @@ def test_an_empty_repository_is_complete_and_healthy(database: Database, tmp_pat
         assert (row.access, row.verified_at is not None) == ("empty", True)
 
 
-def test_a_reread_of_covered_revisions_writes_no_fact(database: Database, place: Path) -> None:
+def test_a_reread_of_covered_revisions_writes_no_fact(database: Database, repo_path: Path) -> None:
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         syncer.run(request(repo))
         skipped = syncer.run(request(repo, Mode.BACKFILL, window=(1, 46)))
         assert skipped.counts == Counts()
@@ -252,20 +252,22 @@ def test_a_reread_of_covered_revisions_writes_no_fact(database: Database, place:
         assert one(conn, "SELECT max(version) FROM scm.svn_revisions") == 1
 
 
-def test_a_hard_window_is_halved_down_to_the_revision_that_is_hard(database: Database, place: Path) -> None:
+def test_a_hard_window_is_halved_down_to_the_revision_that_is_hard(
+    database: Database, repo_path: Path
+) -> None:
     def obstacle(window: RevisionWindow) -> None:
         if window.first <= 17 < window.end:
             raise WindowTooHard("not parseable")
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         report = Syncer(database, SMALL, hindered(obstacle)).run(request(repo))
         assert report.succeeded
         assert report.counts.inserted == 45
         assert watermarks.get(conn, repo, REVISIONS).covered == (RevisionWindow(1, 46),)
 
 
-def test_a_failed_chunk_is_a_gap_and_the_rest_goes_on(database: Database, place: Path) -> None:
+def test_a_failed_chunk_is_a_gap_and_the_rest_goes_on(database: Database, repo_path: Path) -> None:
     broken = threading.Event()
     broken.set()
 
@@ -275,7 +277,7 @@ def test_a_failed_chunk_is_a_gap_and_the_rest_goes_on(database: Database, place:
 
     syncer = Syncer(database, SMALL, hindered(obstacle))
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         report = syncer.run(request(repo))
         assert (report.job_status, report.error_code) == (JobStatus.FAILED, "server_error")
         assert report.counts.inserted == 35
@@ -290,7 +292,9 @@ def test_a_failed_chunk_is_a_gap_and_the_rest_goes_on(database: Database, place:
         assert watermarks.get(conn, repo, REVISIONS).watermark == 46
 
 
-def test_a_server_that_hangs_is_not_asked_for_every_single_revision(database: Database, place: Path) -> None:
+def test_a_server_that_hangs_is_not_asked_for_every_single_revision(
+    database: Database, repo_path: Path
+) -> None:
     asked: list[RevisionWindow] = []
 
     def obstacle(window: RevisionWindow) -> None:
@@ -298,7 +302,7 @@ def test_a_server_that_hangs_is_not_asked_for_every_single_revision(database: Da
         raise WindowTooHard("svn did not finish", code="timeout")
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         settings = SMALL.model_copy(update={"chunk_revisions": 45})
         report = Syncer(database, settings, hindered(obstacle)).run(request(repo))
         assert (report.job_status, report.error_code) == (JobStatus.FAILED, "timeout")
@@ -307,7 +311,7 @@ def test_a_server_that_hangs_is_not_asked_for_every_single_revision(database: Da
 
 @pytest.mark.parametrize("work", ["gaps", "retry", "heal", "sweep"])
 def test_a_server_that_is_down_is_asked_once_however_much_there_is_to_read(
-    database: Database, place: Path, work: str
+    database: Database, repo_path: Path, work: str
 ) -> None:
     asked: list[RevisionWindow] = []
     down = threading.Event()
@@ -322,7 +326,7 @@ def test_a_server_that_is_down_is_asked_once_however_much_there_is_to_read(
     syncer = Syncer(database, settings, hindered(obstacle))
     wanted: dict[str, Any] = {}
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         if work == "gaps":
             for first in range(1, 45, 4):
                 assert syncer.run(request(repo, Mode.BACKFILL, window=(first, first + 2))).succeeded
@@ -349,7 +353,7 @@ def test_a_server_that_is_down_is_asked_once_however_much_there_is_to_read(
 
 
 def test_a_server_that_hangs_at_every_question_is_asked_for_one_window(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     asked: list[RevisionWindow] = []
 
@@ -366,7 +370,7 @@ def test_a_server_that_hangs_at_every_question_is_asked_for_one_window(
     make = Readers(SMALL).svn
     readers = Substitute(lambda repo, stop: Silent(make(repo, stop), obstacle))
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         probe = request(repo, Mode.PROBE, window=(1, 46), depth=Depth.DETAILS)
         for wanted in (request(repo), probe):
             if wanted is probe:
@@ -377,13 +381,13 @@ def test_a_server_that_hangs_at_every_question_is_asked_for_one_window(
             asked.clear()
 
 
-def test_attempts_run_out_and_the_job_needs_a_person(database: Database, place: Path) -> None:
+def test_attempts_run_out_and_the_job_needs_a_person(database: Database, repo_path: Path) -> None:
     def obstacle(window: RevisionWindow) -> None:
         raise Transient("no route", code="connection")
 
     syncer = Syncer(database, SMALL, hindered(obstacle))
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         states = [syncer.run(request(repo)).job_status for _ in range(3)]
         assert states == [JobStatus.FAILED, JobStatus.FAILED, JobStatus.DEAD]
 
@@ -391,14 +395,14 @@ def test_attempts_run_out_and_the_job_needs_a_person(database: Database, place: 
 @pytest.mark.parametrize("code", ["database_busy", "database_down"])
 @pytest.mark.parametrize("kind", [ConfigurationError, Transient])
 def test_no_connection_to_our_database_costs_no_attempt_and_waits_a_moment(
-    database: Database, place: Path, code: str, kind: type[SyncError]
+    database: Database, repo_path: Path, code: str, kind: type[SyncError]
 ) -> None:
     def obstacle(window: RevisionWindow) -> None:
         raise kind("no connection", code=code)
 
     syncer = Syncer(database, SMALL, hindered(obstacle))
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         states = [syncer.run(request(repo)).job_status for _ in range(4)]
         assert states == [JobStatus.FAILED] * 4
         assert one(conn, "SELECT max_attempts - attempts FROM scm.sync_jobs") == 3
@@ -407,7 +411,7 @@ def test_no_connection_to_our_database_costs_no_attempt_and_waits_a_moment(
 
 
 def test_a_pool_whose_connections_are_all_in_use_ends_no_job(
-    database_url: str, database: Database, place: Path
+    database_url: str, database: Database, repo_path: Path
 ) -> None:
     with Database(database_url, max_size=4, timeout=0.5) as narrow, ExitStack() as others:
         taken: list[Connection] = []
@@ -420,7 +424,7 @@ def test_a_pool_whose_connections_are_all_in_use_ends_no_job(
                 others.close()
 
         with database.connection() as conn:
-            repo = add(conn, place)
+            repo = add(conn, repo_path)
             for _ in range(4):
                 report = Syncer(narrow, SMALL, hindered(obstacle)).run(request(repo))
                 assert (report.job_status, report.error_code) == (JobStatus.FAILED, "database_busy")
@@ -433,19 +437,19 @@ def test_a_statement_that_is_too_slow_costs_an_attempt() -> None:
     assert database_error(psycopg.errors.AdminShutdown()).code == "database_down"
 
 
-def test_a_defect_of_ours_costs_an_attempt_and_is_named(database: Database, place: Path) -> None:
+def test_a_defect_of_ours_costs_an_attempt_and_is_named(database: Database, repo_path: Path) -> None:
     def obstacle(window: RevisionWindow) -> None:
         raise ZeroDivisionError("by accident")
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         report = Syncer(database, SMALL, hindered(obstacle)).run(request(repo))
         assert (report.job_status, report.error_code) == (JobStatus.FAILED, "exception")
         assert report.error == "ZeroDivisionError: by accident"
 
 
 def test_cancelling_stops_between_batches_and_a_repeat_reads_the_rest(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     cancel = threading.Event()
 
@@ -454,7 +458,7 @@ def test_cancelling_stops_between_batches_and_a_repeat_reads_the_rest(
             cancel.set()
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         with pytest.raises(Cancelled):
             Syncer(database, SMALL, hindered(obstacle)).run(request(repo), cancel=cancel)
         assert watermarks.get(conn, repo, REVISIONS).covered == (RevisionWindow(1, 21),)
@@ -465,12 +469,12 @@ def test_cancelling_stops_between_batches_and_a_repeat_reads_the_rest(
 
 
 def test_an_unattended_job_that_was_cancelled_waits_and_a_persons_job_stays_stopped(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     cancel = threading.Event()
     syncer = Syncer(database, SMALL, hindered(lambda window: cancel.set()))
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         for trigger, state in ((Trigger.SENSOR, "pending"), (Trigger.UI, "dead")):
             cancel.clear()
             window = (1, 11) if trigger is Trigger.SENSOR else (11, 21)
@@ -481,7 +485,7 @@ def test_an_unattended_job_that_was_cancelled_waits_and_a_persons_job_stays_stop
 
 
 def test_a_dead_workers_job_is_taken_over_and_its_late_write_is_refused(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     settings = SMALL.model_copy(update={"claim_seconds": 60.0, "max_wait_seconds": 20.0})
     reached, go_on = threading.Event(), threading.Event()
@@ -493,7 +497,7 @@ def test_a_dead_workers_job_is_taken_over_and_its_late_write_is_refused(
             assert go_on.wait(120)
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         stopped = Syncer(database, settings, hindered(obstacle))
         thread = threading.Thread(target=lambda: late.append(stopped.run(request(repo))))
         thread.start()
@@ -515,7 +519,7 @@ def test_a_dead_workers_job_is_taken_over_and_its_late_write_is_refused(
 
 
 def test_a_reread_that_meets_a_running_job_of_the_same_window_is_done_after_it(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     reached, go_on = threading.Event(), threading.Event()
     plain: list[JobReport] = []
@@ -531,7 +535,7 @@ def test_a_reread_that_meets_a_running_job_of_the_same_window_is_done_after_it(
         reread.append(Syncer(database, SMALL.model_copy(update={"max_wait_seconds": 60.0})).run(asked))
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         Syncer(database, SMALL).run(request(repo, Mode.BACKFILL, window=(1, 31)))
         slow = Syncer(database, SMALL, hindered(obstacle))
         first = threading.Thread(
@@ -551,11 +555,11 @@ def test_a_reread_that_meets_a_running_job_of_the_same_window_is_done_after_it(
         assert one(conn, "SELECT status FROM scm.sync_jobs WHERE reread") == "completed"
 
 
-def test_a_lease_that_was_taken_makes_the_chunk_be_read_again(database: Database, place: Path) -> None:
+def test_a_lease_that_was_taken_makes_the_chunk_be_read_again(database: Database, repo_path: Path) -> None:
     taken: list[int] = []
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
 
         def obstacle(window: RevisionWindow) -> None:
             if window.first == 11 and not taken:
@@ -570,9 +574,9 @@ def test_a_lease_that_was_taken_makes_the_chunk_be_read_again(database: Database
         assert report.counts.inserted == 45
 
 
-def test_a_held_lease_is_waited_for_and_then_its_holder_is_named(database: Database, place: Path) -> None:
+def test_a_held_lease_is_waited_for_and_then_its_holder_is_named(database: Database, repo_path: Path) -> None:
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         leases.ensure(conn, repo, REVISIONS)
         held = leases.acquire(
             conn,
@@ -592,10 +596,10 @@ def test_a_held_lease_is_waited_for_and_then_its_holder_is_named(database: Datab
 
 
 def test_a_job_of_somebody_alive_is_waited_for_and_its_holder_is_named(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         job = jobs.enqueue(conn, request(repo))
         mine = jobs.claim(conn, job, worker="other-host:7", process="p", length=300, dagster_run_id=None)
         assert mine is not None
@@ -606,7 +610,7 @@ def test_a_job_of_somebody_alive_is_waited_for_and_its_holder_is_named(
 
 
 def test_the_job_and_the_lease_of_a_dead_process_are_taken_over_at_once(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     """What ``kill -9`` leaves behind: a live claim and a live lease of a process that is no more."""
     child = subprocess.run(
@@ -616,7 +620,7 @@ def test_the_job_and_the_lease_of_a_dead_process_are_taken_over_at_once(
         text=True,
     )
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         job = jobs.enqueue(conn, request(repo))
         dead = jobs.claim(
             conn, job, worker="here:1", process=child.stdout.strip(), length=300, dagster_run_id=None
@@ -641,11 +645,11 @@ def test_the_job_and_the_lease_of_a_dead_process_are_taken_over_at_once(
         assert one(conn, "SELECT error_code FROM scm.sync_runs WHERE attempt = 1") == "worker_lost"
 
 
-def test_two_at_once_on_one_repository_store_everything_once(database: Database, place: Path) -> None:
+def test_two_at_once_on_one_repository_store_everything_once(database: Database, repo_path: Path) -> None:
     settings = SMALL.model_copy(update={"max_wait_seconds": 30.0})
     reports: list[JobReport] = []
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
 
         def work(mode: Mode, window: tuple[int, int] | None) -> None:
             reports.append(Syncer(database, settings).run(request(repo, mode, window=window)))
@@ -665,39 +669,39 @@ def test_two_at_once_on_one_repository_store_everything_once(database: Database,
 
 
 def test_another_repository_at_the_same_place_stops_everything(
-    database: Database, place: Path, tmp_path: Path
+    database: Database, repo_path: Path, tmp_path: Path
 ) -> None:
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         syncer.run(request(repo))
         stored = facts_of(conn)
-        shutil.move(place, tmp_path / "original")
-        svn_samples.create(place, svn_samples.growing(60, paths=2))
+        shutil.move(repo_path, tmp_path / "original")
+        svn_samples.create(repo_path, svn_samples.growing(60, paths=2))
         report = syncer.run(request(repo))
         assert (report.job_status, report.error_code) == (JobStatus.DEAD, "replaced")
         assert "another UUID" in (report.error or "")
         assert facts_of(conn) == stored
         assert watermarks.get(conn, repo, REVISIONS).access == "replaced"
-        shutil.rmtree(place)
-        shutil.move(tmp_path / "original", place)
+        shutil.rmtree(repo_path)
+        shutil.move(tmp_path / "original", repo_path)
         assert syncer.run(request(repo)).succeeded
         assert watermarks.get(conn, repo, REVISIONS).access == "ok"
 
 
 def test_a_rolled_back_repository_is_noticed_before_and_after_it_grows_again(
-    database: Database, place: Path, grown: Path
+    database: Database, repo_path: Path, grown: Path
 ) -> None:
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place)
-        commit(place, "will be lost")
+        repo = add(conn, repo_path)
+        commit(repo_path, "will be lost")
         syncer.run(request(repo))
-        shutil.rmtree(place)
-        shutil.copytree(grown, place)
+        shutil.rmtree(repo_path)
+        shutil.copytree(grown, repo_path)
         assert "rolled back" in (syncer.run(request(repo)).error or "")
-        commit(place, "takes the number of the lost one")
-        commit(place, "and one more")
+        commit(repo_path, "takes the number of the lost one")
+        commit(repo_path, "and one more")
         report = syncer.run(request(repo))
         assert "other paths under r46" in (report.error or "")
         assert one(conn, "SELECT message FROM scm.svn_revisions WHERE rev_num = 46") == "will be lost"
@@ -711,12 +715,12 @@ def same_uuid(path: Path, dump: bytes, uuid: str) -> SvnRepository:
     return repository
 
 
-def one_file(first: int, end: int, tell: str, year: int = 2020) -> DumpWriter:
+def one_file(first: int, end: int, message: str, year: int = 2020) -> DumpWriter:
     """Revisions that all change the same file, and a first one that adds it."""
     writer = DumpWriter().revision("add", "ann", "2020-01-01T00:00:00.000001Z").node("f", text="0")
     for number in range(first, end):
-        writer.revision(f"{tell} {number}", "ann", f"{year}-02-03T04:{number:02d}:00.000001Z")
-        writer.node("f", "change", text=f"{tell} {number}")
+        writer.revision(f"{message} {number}", "ann", f"{year}-02-03T04:{number:02d}:00.000001Z")
+        writer.node("f", "change", text=f"{message} {number}")
     return writer
 
 
@@ -738,27 +742,27 @@ def test_a_history_rewritten_under_the_same_uuid_overwrites_nothing(
     database: Database, tmp_path: Path, change: str
 ) -> None:
     """What is loaded up to r10, and then other commits than those that were read."""
-    place = tmp_path / "r"
+    repo_path = tmp_path / "r"
     stored = 11 if change == "same path, one revision" else 15
-    uuid = create_repository(place).load(one_file(2, stored + 1, "old").dump()).uuid
+    uuid = create_repository(repo_path).load(one_file(2, stored + 1, "old").dump()).uuid
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         assert syncer.run(request(repo)).succeeded
         if change == "other paths, same dates":
             writer = one_file(2, 11, "old")
             for number in range(11, 21):
                 writer.revision(f"new {number}", "ann", f"2020-02-03T04:{number:02d}:00.000001Z")
                 writer.node(f"n{number}", text="x")
-            same_uuid(place, writer.dump(), uuid)
+            same_uuid(repo_path, writer.dump(), uuid)
         elif change == "same path":
             writer = one_file(2, 11, "old")
             for number in range(11, 21):
                 writer.revision(f"new {number}", "ann", f"2019-02-03T04:{number:02d}:00.000001Z")
                 writer.node("f", "change", text=f"new {number}")
-            same_uuid(place, writer.dump(), uuid)
+            same_uuid(repo_path, writer.dump(), uuid)
         else:
-            repository = same_uuid(place, one_file(2, 11, "old").dump(), uuid)
+            repository = same_uuid(repo_path, one_file(2, 11, "old").dump(), uuid)
             for number in range(2):
                 target = tmp_path / f"wc{number}"
                 subprocess.run(["svn", "checkout", "-q", repository.url, target], check=True)
@@ -767,15 +771,15 @@ def test_a_history_rewritten_under_the_same_uuid_overwrites_nothing(
     assert_nothing_is_written(database, syncer, repo, "r11")
 
 
-def filtered(place: Path, out: str = "secret") -> None:
+def filtered(repo_path: Path, out: str = "secret") -> None:
     """The usual clean-up: everything below one folder is taken out of the history, which keeps every date
     and every number."""
-    repository = SvnRepository(place)
+    repository = SvnRepository(repo_path)
     uuid = repository.uuid
     done = subprocess.run(
         ["svndumpfilter", "exclude", out], input=repository.dump(), capture_output=True, check=True
     )
-    same_uuid(place, done.stdout, uuid)
+    same_uuid(repo_path, done.stdout, uuid)
 
 
 def with_a_secret(end: int) -> bytes:
@@ -794,15 +798,15 @@ def with_a_secret(end: int) -> bytes:
 def test_a_filtered_history_overwrites_nothing_however_it_is_found(
     database: Database, tmp_path: Path, found_by: str
 ) -> None:
-    place = tmp_path / "r"
-    create_repository(place).load(with_a_secret(26 if found_by == "visit" else 35))
+    repo_path = tmp_path / "r"
+    create_repository(repo_path).load(with_a_secret(26 if found_by == "visit" else 35))
     settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval_seconds": 0.001})
     syncer = Syncer(database, settings if found_by == "sweep" else SMALL)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         assert syncer.run(request(repo)).succeeded
-        shutil.copytree(place, tmp_path / "original")
-        filtered(place)
+        shutil.copytree(repo_path, tmp_path / "original")
+        filtered(repo_path)
         if found_by in ("visit", "sweep"):
             assert_nothing_is_written(database, syncer, repo, "other paths under r")
         else:
@@ -820,8 +824,8 @@ def test_a_filtered_history_overwrites_nothing_however_it_is_found(
             # A visit that sees only what was not rewritten does not take that back.
             assert syncer.run(request(repo)).error_code == "replaced"
             assert watermarks.get(conn, repo, REVISIONS).access == "replaced"
-        shutil.rmtree(place)
-        shutil.move(tmp_path / "original", place)
+        shutil.rmtree(repo_path)
+        shutil.move(tmp_path / "original", repo_path)
         report = syncer.run(request(repo))
         assert (report.succeeded, report.counts.changed) == (True, 0), report
         assert watermarks.get(conn, repo, REVISIONS).access == "ok"
@@ -831,8 +835,8 @@ def test_a_filtered_history_overwrites_nothing_however_it_is_found(
 def test_a_server_that_fails_while_the_whole_history_is_read_proves_nothing(
     database: Database, tmp_path: Path, failure: SyncError
 ) -> None:
-    place = tmp_path / "r"
-    create_repository(place).load(with_a_secret(35))
+    repo_path = tmp_path / "r"
+    create_repository(repo_path).load(with_a_secret(35))
     syncer = Syncer(database, SMALL)
 
     def fails(window: RevisionWindow) -> None:
@@ -840,16 +844,16 @@ def test_a_server_that_fails_while_the_whole_history_is_read_proves_nothing(
             raise failure
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         assert syncer.run(request(repo)).succeeded
-        shutil.copytree(place, tmp_path / "original")
-        filtered(place)
+        shutil.copytree(repo_path, tmp_path / "original")
+        filtered(repo_path)
         reread = request(repo, Mode.BACKFILL, window=(1, 35), reread=True)
         assert syncer.run(reread).error_code == "replaced"
-        for source in (place, tmp_path / "original"):
-            if source != place:
-                shutil.rmtree(place)
-                shutil.move(source, place)
+        for source in (repo_path, tmp_path / "original"):
+            if source != repo_path:
+                shutil.rmtree(repo_path)
+                shutil.move(source, repo_path)
             report = Syncer(database, SMALL, hindered(fails)).run(request(repo))
             assert (report.succeeded, report.error_code) == (False, failure.code), report
             assert watermarks.get(conn, repo, REVISIONS).access == "replaced"
@@ -860,16 +864,16 @@ def test_a_server_that_fails_while_the_whole_history_is_read_proves_nothing(
 def test_a_history_filtered_out_of_a_registered_folder_makes_no_tombstone(
     database: Database, tmp_path: Path
 ) -> None:
-    place = tmp_path / "r"
-    create_repository(place).load(with_a_secret(35))
+    repo_path = tmp_path / "r"
+    create_repository(repo_path).load(with_a_secret(35))
     syncer = Syncer(
         database, SMALL.model_copy(update={"deletion_confirmations": 1, "deletion_after_seconds": 0.0})
     )
     with database.connection() as conn:
-        repo = add(conn, place, prefix="secret")
+        repo = add(conn, repo_path, prefix="secret")
         assert syncer.run(request(repo)).succeeded
         before = facts_of(conn)
-        filtered(place, "secret/5")
+        filtered(repo_path, "secret/5")
         assert syncer.run(request(repo, Mode.PROBE, window=(1, 35), depth=Depth.DETAILS)).succeeded
         report = syncer.run(
             request(repo, Mode.REPAIR, window=RevisionWindow(1, 2**40), only_differences=True)
@@ -880,13 +884,13 @@ def test_a_history_filtered_out_of_a_registered_folder_makes_no_tombstone(
 
 
 def test_edited_logs_authors_and_dates_stay_edits_and_each_version_keeps_its_paths(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     settings = SMALL.model_copy(update={"sweep_recent_revisions": 45, "sweep_interval_seconds": 0.001})
     syncer = Syncer(database, settings)
-    repository = SvnRepository(place)
+    repository = SvnRepository(repo_path)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         assert syncer.run(request(repo)).succeeded
         paths = "SELECT path_no, path, action, kind, copyfrom_path, copyfrom_rev, text_mods, prop_mods FROM "
         before = conn.execute(f"{paths} scm.svn_changed_paths WHERE rev_num = 45 ORDER BY 1").fetchall()
@@ -909,20 +913,20 @@ def test_edited_logs_authors_and_dates_stay_edits_and_each_version_keeps_its_pat
 def test_a_rewritten_repository_that_is_registered_again_is_another_one(
     database: Database, tmp_path: Path
 ) -> None:
-    place = tmp_path / "r"
-    create_repository(place).load(with_a_secret(26))
+    repo_path = tmp_path / "r"
+    create_repository(repo_path).load(with_a_secret(26))
     syncer = Syncer(database, SMALL)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         assert syncer.run(request(repo)).succeeded
         before = facts_of(conn)
-        filtered(place)
+        filtered(repo_path)
         assert syncer.run(request(repo)).error_code == "replaced"
         registration.retire_repository(database, repo, reason="rewritten", actor="test")
         added = registration.add_repository(
             database,
             SMALL,
-            catalog.parse_spec(f"svn:{place.as_uri()}"),
+            catalog.parse_spec(f"svn:{repo_path.as_uri()}"),
             actor="test",
             reader_factory=lambda url: svn_reader(SMALL, url),
         )
@@ -933,18 +937,18 @@ def test_a_rewritten_repository_that_is_registered_again_is_another_one(
         assert len(old) >= len(before)
 
 
-def test_an_edited_message_is_found_by_the_sweep(database: Database, place: Path) -> None:
-    hook = place / "hooks" / "pre-revprop-change"
+def test_an_edited_message_is_found_by_the_sweep(database: Database, repo_path: Path) -> None:
+    hook = repo_path / "hooks" / "pre-revprop-change"
     hook.write_text("#!/bin/sh\nexit 0\n")
     hook.chmod(0o755)
     settings = SMALL.model_copy(update={"sweep_recent_revisions": 10, "sweep_interval_seconds": 0.001})
     syncer = Syncer(database, settings)
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         syncer.run(request(repo))
         for rev in (3, 44):
             subprocess.run(
-                ["svn", "ps", "-q", "--revprop", f"-r{rev}", "svn:log", f"edited {rev}", place.as_uri()],
+                ["svn", "ps", "-q", "--revprop", f"-r{rev}", "svn:log", f"edited {rev}", repo_path.as_uri()],
                 check=True,
             )
         off = Syncer(database, settings.model_copy(update={"sweep_enabled": False}))
@@ -980,10 +984,10 @@ def test_broken_messages_cost_no_svn_command_not_even_in_the_sweep(
         assert one(conn, query) == 60
 
 
-def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, place: Path) -> None:
+def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, repo_path: Path) -> None:
     make = Readers(SMALL).svn
 
-    class Owing(Hindered):
+    class Deferring(Hindered):
         def read(self, window: RevisionWindow) -> Iterator[RevisionPage]:
             for batch in self._inner.read(window):
                 if window.first <= 5 < window.end and len(window) > 1:
@@ -992,10 +996,10 @@ def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, plac
                     yield batch
 
     syncer = Syncer(
-        database, SMALL, Substitute(lambda repo, stop: Owing(make(repo, stop), lambda window: None))
+        database, SMALL, Substitute(lambda repo, stop: Deferring(make(repo, stop), lambda window: None))
     )
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         assert syncer.run(request(repo)).succeeded
         # The same run settles what is due at once.
         assert one(conn, "SELECT count(*) FROM scm.deferred_fetches WHERE resolved_at IS NULL") == 0
@@ -1003,7 +1007,7 @@ def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, plac
         assert one(conn, "SELECT version FROM scm.svn_revisions WHERE rev_num = 5") == 2
 
 
-def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database, place: Path) -> None:
+def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database, repo_path: Path) -> None:
     make = Readers(SMALL).svn
 
     class Corrupt(Hindered):
@@ -1017,7 +1021,7 @@ def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database
 
     syncer = Syncer(database, SMALL, Substitute(lambda repo, stop: Corrupt(make(repo, stop), obstacle)))
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         report = syncer.run(request(repo))
         assert report.counts == Counts(read=45, inserted=44, quarantined=1)
         assert one(conn, "SELECT batch_id IS NOT NULL FROM scm.quarantine") is True
@@ -1026,11 +1030,11 @@ def test_one_bad_row_goes_to_quarantine_and_the_batch_goes_on(database: Database
 
 
 def test_a_revision_that_the_database_refuses_does_not_stop_the_others(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     with database.connection() as conn:
         conn.execute("ALTER TABLE scm.svn_revisions ADD CONSTRAINT no_tags CHECK (rev_num <> 17)")
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         report = Syncer(database, SMALL).run(request(repo))
         assert report.succeeded
         assert report.counts == Counts(read=45, inserted=44, quarantined=1)
@@ -1045,7 +1049,7 @@ def test_a_revision_that_the_database_refuses_does_not_stop_the_others(
         assert integrity_checks.failures(conn) == {}
 
 
-def test_a_full_disk_fails_the_job_and_sets_nothing_aside(database: Database, place: Path) -> None:
+def test_a_full_disk_fails_the_job_and_sets_nothing_aside(database: Database, repo_path: Path) -> None:
     with database.connection() as conn:
         conn.execute(
             "CREATE FUNCTION scm.full_disk() RETURNS trigger LANGUAGE plpgsql AS"
@@ -1055,7 +1059,7 @@ def test_a_full_disk_fails_the_job_and_sets_nothing_aside(database: Database, pl
             "CREATE TRIGGER full_disk BEFORE INSERT ON scm.svn_revisions FOR EACH ROW"
             " WHEN (NEW.rev_num = 17) EXECUTE FUNCTION scm.full_disk()"
         )
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         report = Syncer(database, SMALL).run(request(repo))
         assert (report.job_status, report.error_code) == (JobStatus.FAILED, "database_full")
         assert "no space left on device" in (report.error or "")
@@ -1078,10 +1082,10 @@ def test_a_subfolder_stores_what_concerns_it_and_covers_everything(
 
 
 def test_a_retired_or_unknown_repository_is_refused_before_anything_is_written(
-    database: Database, place: Path
+    database: Database, repo_path: Path
 ) -> None:
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         repos.retire(conn, repo, "test")
         with pytest.raises(ConfigurationError, match="is retired"):
             Syncer(database, SMALL).run(request(repo))
@@ -1090,9 +1094,9 @@ def test_a_retired_or_unknown_repository_is_refused_before_anything_is_written(
         assert one(conn, "SELECT count(*) FROM scm.sync_jobs") == 0
 
 
-def test_a_job_of_before_a_reset_cannot_write(database: Database, place: Path) -> None:
+def test_a_job_of_before_a_reset_cannot_write(database: Database, repo_path: Path) -> None:
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
 
         def obstacle(window: RevisionWindow) -> None:
             if window.first == 11:
@@ -1107,7 +1111,7 @@ def test_a_job_of_before_a_reset_cannot_write(database: Database, place: Path) -
         assert Syncer(database, SMALL).run(request(repo)).watermark_after == 46
 
 
-def test_a_factory_gets_the_catalogs_row(database: Database, place: Path) -> None:
+def test_a_factory_gets_the_catalogs_row(database: Database, repo_path: Path) -> None:
     seen: list[Repository] = []
     make = Readers(SMALL).svn
 
@@ -1116,6 +1120,6 @@ def test_a_factory_gets_the_catalogs_row(database: Database, place: Path) -> Non
         return make(repo, cancelled)
 
     with database.connection() as conn:
-        repo = add(conn, place)
+        repo = add(conn, repo_path)
         Syncer(database, SMALL, Substitute(remember)).run(request(repo))
         assert [r.repo_id for r in seen] == [repo]

@@ -41,7 +41,7 @@ FENCED = frozenset(
         "quarantine.quarantine",
         "quarantine.resolve",
         "quarantine.settle",
-        "quarantine.settle_aside",
+        "quarantine.settle_quarantine",
         "quarantine.settle_deferred",
         "commits.begin",
         "commits.complete",
@@ -50,7 +50,7 @@ FENCED = frozenset(
         "commits.parents_asked",
         "commits.resolve",
         "commits.take_over",
-        "commits.turn",
+        "commits.record_page",
         "commits._UPSERT",
         "credentials.clear",
         "credentials.stop",
@@ -72,15 +72,15 @@ FENCED = frozenset(
         "merge_requests.invalidate",
         "merge_requests.drop_commits",
         "merge_requests.drop_versions",
-        "merge_requests.forget_unlisted",
+        "merge_requests.delete_unlisted",
         "merge_requests._INSERT_COMMITS",
         "merge_requests._INSERT_VERSIONS",
         "merge_requests.read",
         "merge_requests.replace",
-        "merge_requests.take_back",
+        "merge_requests.restore",
         "merge_requests._UPSERT",
-        "project_looks.put",
-        "project_looks.used",
+        "project_snapshots.put",
+        "project_snapshots.used",
         "reconciliations.add",
         "reconciliations.deleted",
         "reconciliations.put",
@@ -89,7 +89,7 @@ FENCED = frozenset(
         "refs.cover",
         "refs.delete",
         "refs.events",
-        "refs.judge",
+        "refs.record_move",
         "refs.mark",
         "refs.write",
         "remap.resolve",
@@ -112,20 +112,20 @@ FENCED = frozenset(
         "reviews.replace_approvals",
         "reviews.replace_events",
         "reviews.replace_reviewers",
-        "reviews.returned",
-        "reviews.take_back",
-        "reviews._TAKE_BACK_PARTS",
+        "reviews.restore_events",
+        "reviews.restore",
+        "reviews._RESTORE_PARTS",
         "reviews._UPSERT",
-        "tombstones._BURY",
+        "tombstones._MARK_DELETED",
         "unreadable.asked_merge_requests",
         "unreadable.asked_reviews",
-        "unreadable.forget",
+        "unreadable.delete",
         "unreadable.postpone",
         "unreadable.readable",
         "unreadable.refused",
         "unreadable.settle",
         "watermarks.extend",
-        "watermarks.swept",
+        "watermarks.record_scan",
         "watermarks.visited",
     ]
 )
@@ -136,7 +136,7 @@ FENCED = frozenset(
 EDGES = frozenset(
     [
         "configurations.keep",
-        "jobs.bury",
+        "jobs.give_up",
         "jobs.claim",
         "jobs.close_lost_runs",
         "jobs.end_lost",
@@ -148,7 +148,7 @@ EDGES = frozenset(
         "jobs.renew",
         "jobs.start_run",
         "leases.ensure",
-        "leases.forget_waiters",
+        "leases.delete_waiters",
         "leases.release",
         "leases.renew",
         "leases.stop_waiting",
@@ -312,12 +312,12 @@ def test_every_statement_that_a_job_can_write_is_listed_and_fenced() -> None:
     writes = _writes_of_functions()
     fenced: set[str] = set()
     free: dict[str, set[str]] = {}
-    for place, name, is_fenced in _uses():
+    for location, name, is_fenced in _uses():
         if is_fenced:
             fenced |= writes[name]
         else:
             for statement in writes[name]:
-                free.setdefault(statement, set()).add(f"{name} at {place}")
+                free.setdefault(statement, set()).add(f"{name} at {location}")
     unlisted = {name: where for name, where in free.items() if name not in EDGES}
     assert unlisted == {}, "written outside Attempt.fenced; fence it, or show below why it fences itself"
     assert fenced - EDGES == FENCED, "the list of what jobs write has changed; add or remove the statement"

@@ -59,7 +59,7 @@ def test_a_note_deleted_beside_a_hidden_one_is_found(
         visited(forge)
         visited(forge)
     assert proof.found(REVIEWS) == {key: "extra"}
-    proof.heal(REVIEWS)
+    proof.repair_differences(REVIEWS)
     assert bodies(forge, "deleted_at") == ["first"]
     assert proof.found(REVIEWS) == {}
     result = proof.result()

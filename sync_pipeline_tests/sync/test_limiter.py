@@ -153,7 +153,7 @@ def test_a_refusal_stops_every_process_for_as_long_as_the_server_asks(
     if form == "date":
         answer = CannedResponse(429, b"Retry later\n", "text/plain", Dated())
     forge.gitlab.faults.add("/projects", answer, skip=8)
-    said = askers.ask(forge, rate=50.0, burst=5, threads=3, requests=4)
+    printed = askers.ask(forge, rate=50.0, burst=5, threads=3, requests=4)
     entries = forge.gitlab.journal.entries
     assert len(entries) == 2 * 3 * 4 + 1
     refused = next(entry.at for entry in entries if entry.status == 429)
@@ -162,7 +162,7 @@ def test_a_refusal_stops_every_process_for_as_long_as_the_server_asks(
     # What was under way arrives; then there is silence.
     assert [one for one in after if 0.3 < one < 0.95] == []
     assert any(one > 0.95 for one in after)
-    lines = [line for lines in said for line in lines]
+    lines = [line for lines in printed for line in lines]
     assert [line for line in lines if "too many requests" not in line] == []
     assert 1 <= len(lines) <= 2
     (bucket,) = buckets(forge.database).values()
@@ -277,7 +277,7 @@ def test_waiting_ends_when_somebody_asks_to_stop(database: Database) -> None:
 def test_who_waits_sees_a_pause_set_and_lifted(
     database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(module, "_POLL_SECONDS", 0.1)
     caplog.set_level(logging.WARNING)
     pause(database, 30, "maintenance")
     done = threading.Event()
@@ -303,10 +303,10 @@ def test_who_waits_sees_a_pause_set_and_lifted(
     for thread in waiting:
         thread.join(60)
     assert done.is_set()
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 1
-    assert told[0].startswith("no request to git.test until ")
-    assert told[0].endswith(": maintenance")
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 1
+    assert messages[0].startswith("no request to git.test until ")
+    assert messages[0].endswith(": maintenance")
 
 
 # Answers ------------------------------------------------------------------------------------------------

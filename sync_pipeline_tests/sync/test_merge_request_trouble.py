@@ -12,7 +12,7 @@ from sync_pipeline_tests.sync.conftest import START, Forge
 from sync_pipeline_tests.sync.test_reconcile import Proof
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
-_OWED = """
+_DEFERRED = """
 SELECT natural_key, detail, attempts, not_before > now() AS waits FROM scm.deferred_fetches
  WHERE resolved_at IS NULL ORDER BY job_type, natural_key, detail
 """
@@ -54,13 +54,17 @@ def test_a_detail_that_is_refused_for_one_merge_request_stops_no_later_visit(
         first, second = forge.both()
         assert first.succeeded, first.error
         assert second.succeeded, second.error
-        (owed,) = forge.rows(_OWED)
-        assert (owed["natural_key"], owed["detail"], owed["attempts"]) == ("2", "versions", number)
+        (deferred,) = forge.rows(_DEFERRED)
+        assert (deferred["natural_key"], deferred["detail"], deferred["attempts"]) == (
+            "2",
+            "versions",
+            number,
+        )
         due_now(forge)
         forge.tick()
     forge.gitlab.faults.clear()
     forge.both()
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []
     assert len(forge.rows("SELECT 1 FROM scm.mr_versions")) == 3
 
 
@@ -75,7 +79,7 @@ def test_what_a_deleted_merge_request_owes_waits_longer_each_time(forge: Forge) 
     mrs, both = forge.both()
     assert mrs.succeeded
     assert both.succeeded
-    assert [(o["detail"], o["attempts"], o["waits"]) for o in forge.rows(_OWED)] == [
+    assert [(o["detail"], o["attempts"], o["waits"]) for o in forge.rows(_DEFERRED)] == [
         ("versions", 1, True),
         ("approvals", 1, True),
     ]
@@ -87,15 +91,15 @@ def test_a_tombstone_settles_what_was_owed_and_its_lifting_asks_again(forge: For
     trouble = r"merge_requests/1/(approvals|versions|resource_label_events)"
     forge.gitlab.faults.add(trouble, faults.server_error(), times=None)
     forge.both()
-    assert [row["detail"] for row in forge.rows(_OWED)] == ["versions", "approvals", "label_events"]
+    assert [row["detail"] for row in forge.rows(_DEFERRED)] == ["versions", "approvals", "label_events"]
     forge.gitlab.delete_merge_request(forge.project, first)
     forge.tick()
     forge.both()
     proof = Proof(forge)
     assert proof.found(MR) == {"1": "extra"}
-    proof.heal(MR)
+    proof.repair_differences(MR)
     assert forge.rows("SELECT iid FROM scm.mrs WHERE deleted_at IS NOT NULL") == [{"iid": 1}]
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []
     # It was restored, with the same time of update as far as that goes; the trouble is still there.
     forge.project.merge_requests[1] = first
     forge.tick()
@@ -103,12 +107,12 @@ def test_a_tombstone_settles_what_was_owed_and_its_lifting_asks_again(forge: For
     forge.tick()
     assert all(report.succeeded for report in forge.both())
     assert forge.rows("SELECT iid FROM scm.mrs WHERE deleted_at IS NOT NULL") == []
-    assert [row["detail"] for row in forge.rows(_OWED)] == ["versions", "approvals", "label_events"]
+    assert [row["detail"] for row in forge.rows(_DEFERRED)] == ["versions", "approvals", "label_events"]
     forge.gitlab.faults.clear()
     due_now(forge)
     forge.tick()
     forge.both()
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []
     assert len(forge.rows("SELECT 1 FROM scm.mr_versions")) == 2
 
 
@@ -134,15 +138,18 @@ def test_what_a_merge_request_owes_that_was_never_stored_ends_when_it_is_gone(fo
     spoiled = r"merge_requests(/|\?(?!.*view=simple))"
     forge.gitlab.faults.add(spoiled, faults.Poison(rb'"title":"0"'), times=None)
     forge.both()
-    assert {(o["natural_key"], o["detail"]) for o in forge.rows(_OWED)} == {("1", "detail"), ("1", "notes")}
+    assert {(o["natural_key"], o["detail"]) for o in forge.rows(_DEFERRED)} == {
+        ("1", "detail"),
+        ("1", "notes"),
+    }
     forge.gitlab.delete_merge_request(forge.project, first)
     forge.gitlab.faults.clear()
     for _ in range(2):
-        assert len(forge.rows(_OWED)) == 2, forge.rows(_OWED)
+        assert len(forge.rows(_DEFERRED)) == 2, forge.rows(_DEFERRED)
         due_now(forge)
         forge.tick()
         assert all(report.succeeded for report in forge.both())
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []
     assert forge.rows("SELECT 1 FROM scm.quarantine WHERE resolved_at IS NULL") == []
 
 

@@ -312,10 +312,10 @@ def test_a_detail_that_fails_is_owed_and_the_rest_is_complete(forge: Forge, open
     first, second = forge.both()
     assert first.succeeded
     assert second.succeeded
-    owed = forge.rows(
+    deferred = forge.rows(
         "SELECT job_type, natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL ORDER BY 3"
     )
-    assert [tuple(o.values()) for o in owed] == [
+    assert [tuple(o.values()) for o in deferred] == [
         ("reviews", "1", "approvals"),
         ("merge_requests", "1", "versions"),
     ]

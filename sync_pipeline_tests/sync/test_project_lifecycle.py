@@ -88,7 +88,7 @@ def test_a_look_of_another_visit_takes_back_nothing_that_was_seen_since(forge: F
     assert forge.commits().succeeded
     transferred(forge, "team2")
     # A discovery lists the project meanwhile.
-    repos.record_look(forge.conn, forge.repo_id, builders.project_info("team2/app1", "main"), actor="me")
+    repos.record_project(forge.conn, forge.repo_id, builders.project_info("team2/app1", "main"), actor="me")
     before = forge.rows(_EVENTS)
     forge.tick()
     forge.asked()

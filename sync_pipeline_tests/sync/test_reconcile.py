@@ -1,4 +1,5 @@
-"""What a source has against what is stored: comparisons name exactly what differs, and repairs heal it."""
+"""What a source has against what is stored: comparisons name exactly what differs, and repairs
+repair_differences it."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ class Proof:
         )
         return {row["natural_key"]: " ".join([row["kind"], *row["fields"]]) for row in rows}
 
-    def heal(self, job_type: JobType) -> JobReport:
+    def repair_differences(self, job_type: JobType) -> JobReport:
         """Heal what is open."""
         window = TimeWindow(BEGINNING, datetime(2100, 1, 1, tzinfo=UTC))
         report = self.forge.syncer.run(
@@ -64,8 +65,8 @@ class Proof:
         assert report.succeeded, report.error
         return report
 
-    def heal_if_possible(self, job_type: JobType) -> None:
-        """Try to heal; the source may refuse."""
+    def repair_if_possible(self, job_type: JobType) -> None:
+        """Try to repair_differences; the source may refuse."""
         window = TimeWindow(BEGINNING, datetime(2100, 1, 1, tzinfo=UTC))
         self.forge.syncer.run(self.forge.request(job_type, Mode.REPAIR, only_differences=True, window=window))
 
@@ -230,7 +231,7 @@ def test_what_was_done_behind_the_back_of_the_tables_is_named_and_healed(proof: 
         sum(kind.startswith(word) for kind in expected.values()) for word in ("missing", "extra", "changed")
     )
     proof.forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
-    proof.heal(job_type)
+    proof.repair_differences(job_type)
     assert proof.found(job_type) == {}
     assert proof.result()["status"] == "clean"
     assert proof.forge.state() == before
@@ -293,7 +294,7 @@ def test_what_was_done_behind_the_back_of_the_sync_is_named_and_healed(proof: Pr
     found = proof.found(job_type)
     assert _named(proof, found, names) == expected
     proof.forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
-    proof.heal(job_type)
+    proof.repair_differences(job_type)
     assert proof.found(job_type) == {}
     assert proof.result()["status"] == "clean"
 
@@ -326,12 +327,12 @@ def test_a_deletion_becomes_a_tombstone_after_looks_and_time_and_is_lifted(proof
             assert {row["looks"] for row in forge.rows("SELECT looks FROM scm.discrepancies WHERE "
                     "job_type = %(job)s AND resolved_at IS NULL AND natural_key !~ ':(approval|reviewer):'",
                     job=str(job_type))} == {looks}  # fmt: skip
-            proof.heal(job_type)
+            proof.repair_differences(job_type)
             gone = [row for row in _live(forge, job_type) if row["iid"] == 2]
             assert gone, "seen gone twice, but not for long enough"
     forge.conn.execute("UPDATE scm.discrepancies SET found_at = found_at - interval '7 hours'")
     for job_type in both:
-        proof.heal(job_type)
+        proof.repair_differences(job_type)
         assert all(row["iid"] != 2 for row in _live(forge, job_type))
         assert proof.found(job_type) == {}
     assert forge.rows("SELECT FROM scm.v_facts WHERE source_id = %(id)s", id=f"mr:{forge.repo_id}:2") == []
@@ -339,7 +340,7 @@ def test_a_deletion_becomes_a_tombstone_after_looks_and_time_and_is_lifted(proof
     forge.project.merge_requests[2] = request
     for job_type in both:
         assert set(proof.found(job_type).values()) == {"missing"}
-        proof.heal(job_type)
+        proof.repair_differences(job_type)
         assert proof.found(job_type) == {}
         assert len(_live(forge, job_type)) == live[job_type]
 
@@ -364,13 +365,13 @@ def test_a_commit_that_the_server_cleaned_away_becomes_a_tombstone_and_comes_bac
     assert flagged["unreachable_since"] is not None
     # No ref reaches it, but the server still has it.
     assert proof.found(JobType.COMMITS) == {}
-    forge.git.forget_hidden()
+    forge.git.drop_hidden_cache()
     forge.git.prune()
     gone = proof.found(JobType.COMMITS)
     assert gone[lost] == "extra"
     assert set(gone.values()) == {"extra"}
     assert proof.found(JobType.COMMITS, depth=Depth.LISTING) == gone, "a look that does not ask says nothing"
-    proof.heal(JobType.COMMITS)
+    proof.repair_differences(JobType.COMMITS)
     assert proof.found(JobType.COMMITS) == {}
     assert forge.rows("SELECT FROM scm.v_facts WHERE meta_json->>'sha' = %(sha)s", sha=lost) == []
     forge.git.fetch(copy, "main", "refs/heads/main")
@@ -442,7 +443,7 @@ def test_lost_access_is_inconclusive_and_makes_no_tombstone(proof: Proof, loss: 
         else:
             assert proof.result()["status"] == "inconclusive"
             assert proof.result()["detail"]
-        proof.heal_if_possible(job_type)
+        proof.repair_if_possible(job_type)
     assert forge.state() == before
     assert forge.rows("SELECT FROM scm.discrepancies") == []
 
@@ -530,9 +531,9 @@ def test_the_command_names_repairs_and_proves(command: Command) -> None:
     assert "a repair waits for the scheduler" in out
     (waiting,) = forge.rows("SELECT status, only_differences FROM scm.sync_jobs WHERE mode = 'repair'")
     assert waiting == {"status": "pending", "only_differences": True}
-    healed = command.document("--job", "mrs", "--repair")["results"][0]
-    assert (healed["repair"]["status"], healed["repair"]["updated"]) == ("completed", 2)
-    assert (healed["after"]["status"], healed["after"]["changed"]) == ("clean", 0)
+    repaired = command.document("--job", "mrs", "--repair")["results"][0]
+    assert (repaired["repair"]["status"], repaired["repair"]["updated"]) == ("completed", 2)
+    assert (repaired["after"]["status"], repaired["after"]["changed"]) == ("clean", 0)
     out, _ = command("--last-days", "100000")
     assert "commits: clean: 7 at the source, 7 stored" in out
 
@@ -548,15 +549,15 @@ def test_a_repair_that_does_not_help_is_left_to_a_person_and_not_repeated(comman
     for repairs in range(3):
         found = command.document("--job", "mrs", code=1)["results"][0]
         assert (found["differences"][0]["repairs"], found["differences"][0]["next"]) == (repairs, "read")
-        command.proof.heal(JobType.MERGE_REQUESTS)
+        command.proof.repair_differences(JobType.MERGE_REQUESTS)
     found = command.document("--job", "mrs", code=1)["results"][0]
     assert (found["differences"][0]["next"], found["repair"]) == ("escalate", None)
-    (judged,) = [
+    (result,) = [
         one
         for one in health.read(forge.conn, timedelta(days=3650), Credentials(frozenset(), {}, {}))
         if one.facts.job_type is JobType.MERGE_REQUESTS
     ]
-    assert {HealthReason.MISMATCH, HealthReason.UNREPAIRED} <= set(judged.health.reasons)
+    assert {HealthReason.MISMATCH, HealthReason.UNREPAIRED} <= set(result.health.reasons)
     # A person mended the cause.
     forge.conn.execute("DROP TRIGGER keep ON scm.mrs")
     assert command.document("--job", "mrs", "--repair")["results"][0]["after"]["status"] == "clean"
@@ -591,7 +592,7 @@ def test_a_tag_whose_message_was_changed_is_written_again(proof: Proof) -> None:
     assert forge.commits().succeeded
     forge.conn.execute("UPDATE scm.refs SET message = 'x', tagged_at = NULL WHERE kind = 'tag'")
     assert proof.found(JobType.COMMITS) == {"tag:v1": "changed message tagged_at"}
-    proof.heal(JobType.COMMITS)
+    proof.repair_differences(JobType.COMMITS)
     assert proof.found(JobType.COMMITS) == {}
 
 

@@ -33,7 +33,7 @@ def _only_differences(proof: Proof, job_type: JobType, found: dict[str, str]) ->
     """What is ``found`` is named, healed and gone, and our own records agree."""
     _wait_for_nothing(proof.forge)
     assert proof.found(job_type) == found
-    proof.heal(job_type)
+    proof.repair_differences(job_type)
     assert proof.found(job_type) == {}
     assert proof.result()["status"] == "clean"
     assert integrity_checks.failures(proof.forge.conn) == {}
@@ -144,7 +144,7 @@ def test_commits_of_any_date_are_compared_in_one_window_each(forge: Forge) -> No
             already = set(proof.open(JobType.COMMITS))
             seen.append(set(proof.found(JobType.COMMITS, window=part)) - already)
         assert set().union(*seen) == keys
-        proof.heal(JobType.COMMITS)
+        proof.repair_differences(JobType.COMMITS)
         for part in parts:
             proof.found(JobType.COMMITS, window=part)
         assert proof.open(JobType.COMMITS) == {}
@@ -198,7 +198,7 @@ def test_a_repair_does_not_overwrite_what_live_syncing_reads_meanwhile(proof: Pr
     for job_type, last_of_all in zip(both, ("1/commits", "1/approvals"), strict=True):
         assert set(proof.found(job_type).values()) <= {"changed title", "changed body"}
         forge.gitlab.faults.add(last_of_all, faults.Do(meanwhile))
-        proof.heal(job_type)
+        proof.repair_differences(job_type)
         forge.gitlab.faults.clear()
         assert all(report.succeeded for report in forge.both())
         assert [row["title"] for row in forge.rows("SELECT title FROM scm.mrs WHERE iid = 1")] == ["Newer"]
@@ -239,7 +239,7 @@ def test_what_a_failing_source_kept_from_being_read_was_not_tried(proof: Proof) 
     found = proof.found(JobType.MERGE_REQUESTS)
     for _ in range(4):
         forge.gitlab.faults.add("merge_requests", faults.server_error(), times=None)
-        proof.heal_if_possible(JobType.MERGE_REQUESTS)
+        proof.repair_if_possible(JobType.MERGE_REQUESTS)
         forge.gitlab.faults.clear()
         forge.conn.execute("UPDATE scm.sync_jobs SET not_before = NULL")
     assert {row["repairs"] for row in forge.rows("SELECT repairs FROM scm.discrepancies")} == {0}

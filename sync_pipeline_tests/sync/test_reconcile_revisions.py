@@ -120,7 +120,7 @@ class Proof:
         )
         return {row["natural_key"]: " ".join([row["kind"], *row["fields"]]) for row in rows}
 
-    def heal(self) -> JobReport:
+    def repair_differences(self) -> JobReport:
         """Heal what is open, as far as the source lets us."""
         window = RevisionWindow(1, 2**40)
         return self.syncer.run(request(self.repo_id, Mode.REPAIR, only_differences=True, window=window))
@@ -256,7 +256,7 @@ def test_what_was_done_behind_the_back_of_the_tables_is_named_and_healed(proof: 
     assert [result[kind] for kind in ("missing", "changed", "extra")] == [
         kinds.count(kind) for kind in ("missing", "changed", "extra")
     ]
-    assert proof.heal().succeeded
+    assert proof.repair_differences().succeeded
     assert proof.found() == {}
     assert proof.result()["status"] == "clean"
     assert proof.state() == before
@@ -290,7 +290,7 @@ def test_a_made_up_revision_outside_of_what_is_registered_becomes_a_tombstone(fr
     )
     fresh.conn.execute("UPDATE scm.svn_revisions SET message = 'x' WHERE rev_num = 8")
     assert fresh.found() == {"5": "extra", "8": "changed message"}
-    assert fresh.heal().succeeded
+    assert fresh.repair_differences().succeeded
     assert fresh.found() == {}
     assert fresh.state() == before
     outcomes = fresh.rows("SELECT natural_key, outcome FROM scm.discrepancies ORDER BY discrepancy_id")
@@ -320,7 +320,7 @@ def test_edited_and_deleted_properties_are_named_and_read_and_the_earlier_versio
         str(HEAD): "changed message",
     }
     assert proof.found() == changed
-    assert proof.heal().succeeded
+    assert proof.repair_differences().succeeded
     assert proof.found() == {}
     assert_equal(stored(proof.conn, proof.repo_id), proof.repository)
     versions = proof.rows(
@@ -332,7 +332,7 @@ def test_edited_and_deleted_properties_are_named_and_read_and_the_earlier_versio
         assert row.pop("version") == 1
         assert row == {name: before[row["rev_num"]][name] for name in row}
     # Nothing was in the way of a healthy row, and a second repair has nothing to do.
-    assert proof.heal().counts.changed == 0
+    assert proof.repair_differences().counts.changed == 0
 
 
 _OPEN = "[/]\n* = r\n"
@@ -362,7 +362,7 @@ def test_reduced_access_is_no_difference_and_makes_no_tombstone(
         assert report.succeeded
         assert result["status"] == "clean"
         assert result["unreadable"] > 0
-    fresh.heal()
+    fresh.repair_differences()
     assert fresh.everything() == before
     # What can be seen again is compared again, and what was damaged meanwhile is found and healed then.
     fresh.conn.execute("UPDATE scm.svn_revisions SET message = 'x' WHERE rev_num IN (3, 8)")
@@ -370,7 +370,7 @@ def test_reduced_access_is_no_difference_and_makes_no_tombstone(
     assert set(hidden) <= {"3", "8"}
     (fresh.repository.path / "conf" / "authz").write_text(_OPEN)
     assert fresh.found() == {"3": "changed message", "8": "changed message"}
-    assert fresh.heal().succeeded
+    assert fresh.repair_differences().succeeded
     assert fresh.found() == {}
     assert fresh.result()["unreadable"] == 0
 
@@ -383,11 +383,11 @@ def test_hidden_revisions_are_compared_as_what_they_are_and_read_once_they_can_b
     assert fresh.found() == {}
     fresh.conn.execute("UPDATE scm.svn_revisions SET message = 'made up' WHERE rev_num = 3")
     assert fresh.found() == {"3": "changed message"}
-    assert fresh.heal().succeeded
+    assert fresh.repair_differences().succeeded
     assert fresh.found() == {}
     (fresh.repository.path / "conf" / "authz").write_text(_OPEN)
     assert {"2", "3", "4"} <= set(fresh.found())
-    assert fresh.heal().succeeded
+    assert fresh.repair_differences().succeeded
     assert fresh.found() == {}
     assert_equal(stored(fresh.conn, fresh.repo_id), fresh.repository)
 
@@ -411,13 +411,13 @@ def test_a_damaged_revision_keeps_nobody_from_comparing_the_others(fresh: Proof)
     damaged = dict.fromkeys(("2", "4", "8"), "changed message")
     assert fresh.found() == damaged
     assert fresh.result()["unreadable"] == 1
-    assert fresh.heal().succeeded
+    assert fresh.repair_differences().succeeded
     assert fresh.found() == {}
     assert fresh.state() == first
     file.write_bytes(good)
     later.write_bytes(good_later)
     assert fresh.found() == {"3": "changed flags path_count paths"}
-    assert fresh.heal().succeeded
+    assert fresh.repair_differences().succeeded
     assert fresh.found() == {}
     assert_equal(stored(fresh.conn, fresh.repo_id), fresh.repository)
 
@@ -496,7 +496,7 @@ def test_of_a_repository_that_is_another_one_or_away_nothing_is_concluded(proof:
     result = proof.result()
     assert (result["status"], result["revs"].lower, result["revs"].upper) == ("inconclusive", 1, HEAD + 1)
     assert result["detail"].startswith(report.error_code)
-    assert not proof.heal().succeeded
+    assert not proof.repair_differences().succeeded
     assert proof.everything() == before
 
 
@@ -516,7 +516,7 @@ def test_a_server_that_breaks_off_in_the_middle_settles_what_it_showed_and_nothi
     proof.command = fake_svn(body)
     report = proof.probe()
     assert not report.succeeded
-    assert not proof.heal().succeeded
+    assert not proof.repair_differences().succeeded
     assert {row["repairs"] for row in proof.rows("SELECT repairs FROM scm.discrepancies")} == {0}
     assert [row for row in proof.state() if row["rev_num"] > 8] == [
         row for row in before if row["rev_num"] > 8

@@ -22,7 +22,7 @@ from sync_pipeline_tests.sync.test_merge_request_trouble import make
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
 COUNT = 8
-_OWED = "SELECT natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL"
+_DEFERRED = "SELECT natural_key, detail FROM scm.deferred_fetches WHERE resolved_at IS NULL"
 _STATES = "SELECT job_type, detail, error_code FROM scm.unreadable_details ORDER BY 1, 2"
 _FORBIDDEN = faults.json_answer(403, {"message": "403 Forbidden"})
 _NOT_FOUND = faults.json_answer(404, {"message": "404 Not found"})
@@ -66,7 +66,7 @@ def probe_is_due(forge: Forge) -> None:
     forge.conn.execute("UPDATE scm.unreadable_details SET probe_at = now()")
 
 
-def judged(forge: Forge, job_type: JobType) -> health.HealthResult:
+def health_result(forge: Forge, job_type: JobType) -> health.HealthResult:
     # The time before the origin is not what this is about.
     forge.conn.execute("UPDATE scm.sync_watermarks SET covered_time = '{(,)}'")
     (one,) = forge.rows("SELECT instance FROM scm.repos")
@@ -91,7 +91,7 @@ def test_what_is_refused_everywhere_is_one_state_that_ends_with_all_of_it_read(
     assert 3 <= asked(forge)[kind] <= 4
     code = "denied" if answer is _FORBIDDEN else "no_route"
     assert [tuple(row.values()) for row in forge.rows(_STATES)] == [(str(job_type), detail, code)]
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []
     for _ in range(2):
         forge.tick(minutes=2)
         synced(forge)
@@ -118,7 +118,7 @@ def test_what_is_refused_everywhere_is_one_state_that_ends_with_all_of_it_read(
     synced(forge)
     assert asked(forge) == {}
     assert forge.state() == whole(forge)
-    assert HealthReason.UNREADABLE not in judged(forge, job_type).health.reasons
+    assert HealthReason.UNREADABLE not in health_result(forge, job_type).health.reasons
 
 
 def whole(forge: Forge) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def test_the_state_is_told_in_the_same_words_everywhere(forge: Forge) -> None:
     stock(forge, 3)
     refuse(forge, "approvals")
     synced(forge)
-    one = judged(forge, REVIEWS)
+    one = health_result(forge, REVIEWS)
     assert (one.health.passed, one.health.reasons) == (False, (HealthReason.UNREADABLE,))
     text = one.health.detail["unreadable"]
     assert text.startswith("approvals not readable since 2")
@@ -154,7 +154,7 @@ def test_what_the_server_does_not_have_at_all_is_told_and_is_no_defect(forge: Fo
     stock(forge, 3)
     refuse(forge, "approvals", _NO_ROUTE)
     synced(forge)
-    one = judged(forge, REVIEWS)
+    one = health_result(forge, REVIEWS)
     assert (one.health.passed, one.health.reasons) == (True, (HealthReason.UNREADABLE,))
 
 
@@ -166,7 +166,7 @@ def test_a_refusal_of_one_merge_request_is_owed_by_that_one(forge: Forge) -> Non
     forge.gitlab.edit(forge.project.merge_requests[2], title="Edited")
     forge.tick()
     synced(forge)
-    assert [tuple(row.values()) for row in forge.rows(_OWED)] == [("2", "approvals")]
+    assert [tuple(row.values()) for row in forge.rows(_DEFERRED)] == [("2", "approvals")]
     assert forge.rows(_STATES) == []
 
 
@@ -187,9 +187,9 @@ def test_what_a_few_merge_requests_refuse_is_owed_by_these(
     forge.conn.execute("UPDATE scm.mrs SET children_head = NULL WHERE iid <= 3")
     forge.tick()
     synced(forge)
-    owed = {tuple(row.values()) for row in forge.rows(_OWED)}
-    assert {(iid, detail) for iid in "123"} <= owed
-    assert ("4", detail) not in owed
+    deferred = {tuple(row.values()) for row in forge.rows(_DEFERRED)}
+    assert {(iid, detail) for iid in "123"} <= deferred
+    assert ("4", detail) not in deferred
     assert forge.rows(_STATES) == []
 
 
@@ -198,8 +198,8 @@ def test_merge_requests_that_are_all_gone_say_nothing_of_the_project(forge: Forg
     refuse(forge, "(notes|discussions|approvals|versions)", _NOT_FOUND)
     synced(forge)
     assert forge.rows(_STATES) == []
-    owed = {tuple(row.values()) for row in forge.rows(_OWED)}
-    assert {(iid, detail) for iid in "1234" for detail in ("notes", "approvals", "versions")} <= owed
+    deferred = {tuple(row.values()) for row in forge.rows(_DEFERRED)}
+    assert {(iid, detail) for iid in "1234" for detail in ("notes", "approvals", "versions")} <= deferred
     # That they are there, and their detail is not, says something.
     forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now()")
     forge.tick(minutes=2)
@@ -209,7 +209,7 @@ def test_merge_requests_that_are_all_gone_say_nothing_of_the_project(forge: Forg
         (str(REVIEWS), "approvals", "no_object"),
         (str(REVIEWS), "notes", "no_object"),
     ]
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []
 
 
 def test_a_probe_of_merge_requests_that_are_gone_asks_others(forge: Forge) -> None:
@@ -251,7 +251,7 @@ def test_obligations_of_an_earlier_version_become_the_state(forge: Forge) -> Non
     )
     forge.tick(minutes=2)
     synced(forge)
-    assert forge.rows(_OWED) == []
+    assert forge.rows(_DEFERRED) == []
     assert len(forge.rows(_STATES)) == 1
 
 
@@ -299,7 +299,7 @@ def test_what_was_refused_is_read_some_in_each_visit(
     # The first visit tests whether it can be read: three are gone, the next one gives it.
     assert counts == [4, 3, 2, 0]
     assert forge.rows(_STATES) == []
-    assert HealthReason.UNREADABLE not in judged(forge, job_type).health.reasons
+    assert HealthReason.UNREADABLE not in health_result(forge, job_type).health.reasons
 
 
 def test_two_kinds_that_were_refused_come_one_after_the_other(

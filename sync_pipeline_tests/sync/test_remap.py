@@ -117,8 +117,8 @@ def remapped(forge: Forge, job_type: JobType, since: datetime | None = None, **h
     return Syncer(forge.database, Settings(max_wait_seconds=5)).run(request, **how)
 
 
-def ahead(forge: Forge, job_type: JobType, since: datetime | None = None) -> Counts:
-    return remap.look_ahead(forge.database, repos.get(forge.conn, forge.repo_id), job_type, since)
+def estimate_of(forge: Forge, job_type: JobType, since: datetime | None = None) -> Counts:
+    return remap.estimate(forge.database, repos.get(forge.conn, forge.repo_id), job_type, since)
 
 
 def count(forge: Forge, table: str) -> int:
@@ -178,15 +178,15 @@ def test_what_an_older_mapping_left_becomes_what_a_reading_of_the_source_stores(
 ) -> None:
     before = facts(forge)
     for job_type in TYPES:
-        assert remapped(forge, job_type).counts.changed == ahead(forge, job_type).changed == 0
+        assert remapped(forge, job_type).counts.changed == estimate_of(forge, job_type).changed == 0
     assert facts(forge) == before
     spoil(forge)
     spoiled = facts(forge)
-    look = [ahead(forge, job_type) for job_type in TYPES]
+    estimates = [estimate_of(forge, job_type) for job_type in TYPES]
     assert facts(forge) == spoiled
     reports = [remapped(forge, job_type) for job_type in TYPES]
     assert [report.error for report in reports] == [None] * 3
-    assert [report.counts for report in reports] == look
+    assert [report.counts for report in reports] == estimates
     sizes = [count(forge, table) for table in ("git_commits", "mrs", "review_events")]
     assert [report.counts for report in reports] == [Counts(read=n, updated=n) for n in sizes]
     assert min(sizes) >= 2
@@ -240,7 +240,7 @@ def test_a_changed_child_is_a_new_version_of_its_merge_request(forge: Forge, sto
     before = facts(forge, without={"xmin"})
     forge.conn.execute("UPDATE scm.mr_versions SET state = NULL WHERE mr_iid = 1")
     forge.conn.execute("UPDATE scm.mr_commits SET title = '?' WHERE mr_iid = 1 AND position = 2")
-    assert ahead(forge, MRS) == Counts(read=2, updated=1, unchanged=1)
+    assert estimate_of(forge, MRS) == Counts(read=2, updated=1, unchanged=1)
     assert remapped(forge, MRS).counts == Counts(read=2, updated=1, unchanged=1)
     after = facts(forge, without={"xmin"})
     for table in ("mr_versions", "mr_commits"):
@@ -269,8 +269,8 @@ def test_only_facts_from_a_time_on_and_those_without_one(forge: Forge, stored: M
         assert report.counts.read == report.counts.updated == len(before) - len(old)
         after = facts(forge, without=WRITTEN | {"content_hash", "flags"})[table]
         assert after == [row | {text: "spoiled"} if row in old else row for row in before]
-        assert ahead(forge, job_type, since).changed == 0
-        assert ahead(forge, job_type).updated == len(old)
+        assert estimate_of(forge, job_type, since).changed == 0
+        assert estimate_of(forge, job_type).updated == len(old)
 
 
 def test_a_raw_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(
@@ -477,7 +477,7 @@ def test_live_syncing_goes_on_beside_it(
         assert remapped(forge, MRS).succeeded
         assert [report.error for report in live[0].result()] == [None, None]
     assert forge.rows("SELECT title FROM scm.mrs WHERE iid = 1") == [{"title": "Newer"}]
-    assert ahead(forge, REVIEWS).changed == ahead(forge, MRS).changed == 0
+    assert estimate_of(forge, REVIEWS).changed == estimate_of(forge, MRS).changed == 0
     forge.other_settings()
     again = forge.both(Mode.BACKFILL, window=("1990-01-01", "2025-01-01"), reread=True)
     assert [report.counts.changed for report in again] == [0, 0]
@@ -492,7 +492,7 @@ def test_stopped_in_the_middle_it_keeps_what_was_committed_and_is_repeated(
     cancel = threading.Event()
     with pytest.raises(Cancelled):
         remapped(forge, REVIEWS, cancel=cancel, progress=lambda _: cancel.set())
-    left = ahead(forge, REVIEWS)
+    left = estimate_of(forge, REVIEWS)
     assert 0 < left.unchanged < left.read
     (job,) = forge.rows("SELECT status, last_error_code AS code FROM scm.sync_jobs WHERE from_raw")
     assert job == {"status": "dead", "code": "cancelled"}
@@ -511,10 +511,10 @@ def test_after_a_crash_nobody_reads_the_source_in_its_name(forge: Forge, stored:
             mode=Mode.REPAIR,
             window=request.window,
         )
-        judged = health.read(
+        result = health.read(
             forge.conn, timedelta(days=9999), Credentials(frozenset(), {}, {}), [forge.repo_id]
         )
-        return snapshot.jobs, waiting, [(one.health, one.facts.queued) for one in judged]
+        return snapshot.jobs, waiting, [(one.health, one.facts.queued) for one in result]
 
     nothing = seen()
     assert nothing[:2] == ([], [])
@@ -571,7 +571,7 @@ def test_a_repository_without_facts_is_done_at_once(forge: Forge) -> None:
     for job_type in TYPES:
         report = remapped(forge, job_type)
         assert (report.job_status, report.run_status) == (JobStatus.COMPLETED, RunStatus.NO_DATA)
-        assert ahead(forge, job_type) == Counts()
+        assert estimate_of(forge, job_type) == Counts()
 
 
 def test_svn_keeps_no_raw(database: Database) -> None:
@@ -580,4 +580,4 @@ def test_svn_keeps_no_raw(database: Database) -> None:
     with pytest.raises(ConfigurationError, match="only facts of GitLab"):
         remap.request(repository, JobType.REVISIONS, None, actor="test", reason="test")
     with pytest.raises(ConfigurationError, match="only facts of GitLab"):
-        remap.look_ahead(database, repository, JobType.REVISIONS, datetime(2020, 1, 1, tzinfo=UTC))
+        remap.estimate(database, repository, JobType.REVISIONS, datetime(2020, 1, 1, tzinfo=UTC))

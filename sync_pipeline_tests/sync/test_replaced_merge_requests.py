@@ -14,7 +14,7 @@ from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.sync.test_reconcile import Proof
 
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
-_OWED = (
+_DEFERRED = (
     "SELECT job_type, natural_key, detail FROM scm.deferred_fetches"
     " WHERE resolved_at IS NULL ORDER BY 1, 2, 3"
 )
@@ -56,7 +56,7 @@ def restored(forge: Forge, before: list[MergeRequest]) -> list[MergeRequest]:
     return made
 
 
-def told(forge: Forge) -> dict[str, list[tuple[Any, ...]]]:
+def stored_events(forge: Forge) -> dict[str, list[tuple[Any, ...]]]:
     """What a person reads of the merge requests, the earlier ones by the numbers of their ids."""
     queries = {
         "mrs": "SELECT gitlab_id, iid, title, deleted_at IS NULL FROM scm.mrs",
@@ -98,13 +98,13 @@ def test_the_earlier_one_is_gone_with_its_notes_and_the_new_one_is_another_row(
     after = restored(forge, before)
     reports = forge.both() if order is None else [forge.syncer.run(forge.request(t)) for t in order]
     assert all(report.succeeded for report in reports)
-    assert told(forge) == expected(before, after)
+    assert stored_events(forge) == expected(before, after)
     (first,) = forge.rows("SELECT mr_id FROM scm.mrs WHERE gitlab_id = %(id)s", id=before[0].id)
     assert first["mr_id"] == f"{forge.repo_id}:1:{before[0].id}"
     for _ in range(2):
         forge.tick()
         assert all(report.counts.changed == 0 for report in forge.both())
-    assert told(forge) == expected(before, after)
+    assert stored_events(forge) == expected(before, after)
     assert integrity_checks.failures(forge.conn) == {}
 
 
@@ -121,8 +121,8 @@ def test_a_comparison_finds_the_other_one_and_a_repair_leaves_both(
     assert "1" in {key.partition(":")[0] for key in proof.found(REVIEWS, depth=Depth.LISTING)}
     proof.found(REVIEWS)
     for job_type in (MR, REVIEWS):
-        proof.heal(job_type)
-    assert told(forge) == expected(before, after)
+        proof.repair_differences(job_type)
+    assert stored_events(forge) == expected(before, after)
     for job_type in (MR, REVIEWS):
         assert proof.found(job_type) == {}
 
@@ -135,7 +135,7 @@ def test_one_that_comes_back_is_taken_up_again(forge: Forge, before: list[MergeR
         forge.gitlab.touch(old)
     forge.tick()
     assert all(report.succeeded for report in forge.both())
-    found = told(forge)
+    found = stored_events(forge)
     assert found["facts"] == [("Old 1",), ("Old 2",), ("Old 3",)]
     assert found["comments"] == [(one.id, f"About Old {one.iid}", True) for one in before] + [
         (one.id, f"About New {one.iid}", False) for one in after
@@ -151,7 +151,7 @@ def test_what_was_owed_of_the_earlier_one_is_settled_and_what_the_new_one_owes_i
     forge.gitlab.touch(before[0])
     forge.tick()
     forge.both()
-    assert [tuple(row.values()) for row in forge.rows(_OWED)] == [
+    assert [tuple(row.values()) for row in forge.rows(_DEFERRED)] == [
         ("merge_requests", "1", "versions"),
         ("reviews", "1", "approvals"),
     ]
@@ -159,7 +159,7 @@ def test_what_was_owed_of_the_earlier_one_is_settled_and_what_the_new_one_owes_i
     forge.gitlab.faults.add(r"/merge_requests/1/resource_label_events", faults.server_error(), times=None)
     restored(forge, before)
     forge.both()
-    assert [tuple(row.values()) for row in forge.rows(_OWED)] == [("reviews", "1", "label_events")]
+    assert [tuple(row.values()) for row in forge.rows(_DEFERRED)] == [("reviews", "1", "label_events")]
 
 
 def test_a_reset_does_not_mix_the_notes_of_two(forge: Forge, before: list[MergeRequest]) -> None:
@@ -169,4 +169,4 @@ def test_a_reset_does_not_mix_the_notes_of_two(forge: Forge, before: list[MergeR
         )
     after = restored(forge, before)
     assert all(report.succeeded for report in forge.both())
-    assert told(forge) == expected(before, after)
+    assert stored_events(forge) == expected(before, after)

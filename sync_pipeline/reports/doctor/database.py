@@ -50,7 +50,7 @@ class Database:
         started = time.monotonic()
         try:
             url, embedded = self._find()
-            server = diagnosis.look(url, CONNECT_SECONDS)
+            server = diagnosis.inspect(url, CONNECT_SECONDS)
         except ConfigurationError as error:
             found = dict.fromkeys(DATABASE_CHECKS, skipped("the database does not answer"))
             return found | {"database": failed(*error_text(error, "correct SCM_DATABASE_URL"))}

@@ -67,7 +67,7 @@ class _Ledger:
     stops: Mapping[str, Stop]
     beats: list[Heartbeat]
     pools: list[Pool]
-    verdicts: list[HealthResult]
+    results: list[HealthResult]
     unserved: list[Unserved]
     hindered: list[Limit]
 
@@ -139,7 +139,7 @@ def _read_ledger(settings: Settings, url: str) -> _Ledger:
             stops=tokens.stopped,
             beats=heartbeats.read(conn),
             pools=pools.alive(conn),
-            verdicts=health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens),
+            results=health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens),
             unserved=pools.unserved(conn),
             hindered=limits.hindered(conn, settings),
         )
@@ -163,7 +163,7 @@ def _local(
         yield Task(("code_server",), partial(local.code_server, ledger.beats))
         yield Task(("sensors",), partial(local.sensors, ledger.beats))
         yield Task(("pools",), partial(local.pools, ledger.pools, ledger.unserved))
-        yield Task(("assets",), partial(local.assets, ledger.verdicts, ledger.repositories))
+        yield Task(("assets",), partial(local.assets, ledger.results, ledger.repositories))
 
 
 def _gitlab(settings: Settings, known: _Known) -> Iterator[Task]:

@@ -241,16 +241,16 @@ def pools(living: Sequence[Pool], unserved: Sequence[Unserved]) -> Finding:
     return ok(f"every repository is taken by {counted(len(living), 'pool')}: {names}")
 
 
-def assets(verdicts: Sequence[HealthResult], repositories: Sequence[Repository]) -> list[Finding]:
+def assets(results: Sequence[HealthResult], repositories: Sequence[Repository]) -> list[Finding]:
     """One finding for each reason that needs a person, with the line and remedy that every report shows."""
     found: dict[HealthReason, list[HealthResult]] = {}
-    for verdict in verdicts:
+    for verdict in results:
         if not verdict.health.passed:
             for reason in verdict.health.reasons:
                 if reason not in WAITS_FOR_ITSELF:
                     found.setdefault(reason, []).append(verdict)
     if not found:
-        return [ok(f"{counted(len(verdicts), 'asset')}, none of them unhealthy")]
+        return [ok(f"{counted(len(results), 'asset')}, none of them unhealthy")]
     specs = {repository.repo_id: repository.spec for repository in repositories}
     return [_unhealthy(reason, some, specs) for reason, some in sorted(found.items())]
 

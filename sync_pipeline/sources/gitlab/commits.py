@@ -193,23 +193,23 @@ class CommitReader:
         tip_read: bool,
     ) -> CommitPage:
         found: list[CommitRow] = []
-        aside: list[QuarantinedRow] = []
+        quarantined_rows: list[QuarantinedRow] = []
         for index, data in enumerate(rows(answer, self._path)):
             if isinstance(data, UnreadableRow):
-                aside.append(QuarantinedRow(f"{tip}:{number}:{index}", UNLISTED, data.error, b""))
+                quarantined_rows.append(QuarantinedRow(f"{tip}:{number}:{index}", UNLISTED, data.error, b""))
                 # A walk begins with its tip, and one that cannot be relied on is empty.
-                tip_read = tip_read or (data.place == 0 and len(answer.data) > 1)
+                tip_read = tip_read or (data.index == 0 and len(answer.data) > 1)
                 continue
             try:
                 found.append(commit(data))
             except RowUnreadable as error:
-                aside.append(quarantined(f"{tip}:{number}:{index}", error))
+                quarantined_rows.append(quarantined(f"{tip}:{number}:{index}", error))
         tip_read = tip_read or any(row.sha == tip for row in found)
         last = answer.next_query is None or not answer.data
         return CommitPage(
             window=None,
             rows=tuple(found),
-            quarantined=tuple(aside),
+            quarantined=tuple(quarantined_rows),
             deferred=tuple(DeferredFetch(row.sha, "stats", _NO_STATS) for row in found) if without else (),
             date=answer.date,
             tip=tip,

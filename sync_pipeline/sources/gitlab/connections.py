@@ -31,7 +31,7 @@ _asked = threading.local()
 
 
 @contextmanager
-def asking(go_on: Callable[[], None]) -> Iterator[None]:
+def cancellable(go_on: Callable[[], None]) -> Iterator[None]:
     """Call ``go_on`` repeatedly while this thread waits for the network in the block. ``go_on`` raises to
     stop the wait; a TimeoutError counts as one of the network.
     """
@@ -43,8 +43,8 @@ def asking(go_on: Callable[[], None]) -> Iterator[None]:
         _asked.go_on = before
 
 
-class AskingAdapter(HTTPAdapter):
-    """See :func:`asking`."""
+class CancellableAdapter(HTTPAdapter):
+    """See :func:`cancellable`."""
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         """As its parent, with our connections."""

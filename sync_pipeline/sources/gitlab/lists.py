@@ -90,13 +90,15 @@ class ListReader:
             pages(self._client, path, self._list.order, unreadable=unreadable), 1
         ):
             found: list[Any] = []
-            aside = [QuarantinedRow(f"?{one.place}", UNLISTED, one.error, b"") for one in unreadable]
+            quarantined_rows = [
+                QuarantinedRow(f"?{one.index}", UNLISTED, one.error, b"") for one in unreadable
+            ]
             unreadable.clear()
-            for place, data in enumerate(rows(answer, path)):
+            for index, data in enumerate(rows(answer, path)):
                 key = data.get(self._list.key) if isinstance(data, dict) else None
                 keys.append(key)
                 try:
                     found.append(self._list.parse(data))
                 except RowUnreadable as error:
-                    aside.append(quarantined(str(key or f"?{number}:{place}"), error))
-            yield ListPage(number, tuple(found), tuple(aside))
+                    quarantined_rows.append(quarantined(str(key or f"?{number}:{index}"), error))
+            yield ListPage(number, tuple(found), tuple(quarantined_rows))

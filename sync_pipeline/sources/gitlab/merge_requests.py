@@ -130,18 +130,18 @@ class MergeRequestReader:
         unlisted: Sequence[QuarantinedRow] = (),
     ) -> MergeRequestPage:
         good: list[MergeRequestRow] = []
-        aside = list(unlisted)
+        quarantined_rows = list(unlisted)
         for data in found:
             try:
                 good.append(merge_request(data))
             except RowUnreadable as error:
-                aside.append(quarantined(str(_iid(data) or "?"), error))
+                quarantined_rows.append(quarantined(str(_iid(data) or "?"), error))
         stored = known({row.iid: row.mr_id for row in good}) if good and self._children else {}
         fetches = DeferredFetches(self._refusals)
         complete = parallel_map(partial(self._completed, stored, fetches), good, self._parallel)
         fetches.settle(self.ask)
         deferred = (*fetches.found, *(deferred_of_unlisted(row, "detail") for row in unlisted))
-        return Page(None, tuple(complete), None, tuple(aside), deferred, date=date)
+        return Page(None, tuple(complete), None, tuple(quarantined_rows), deferred, date=date)
 
     def _single(self, iids: Sequence[Any]) -> tuple[list[Any], list[QuarantinedRow]]:
         """Merge requests requested one by one, and those that failed."""

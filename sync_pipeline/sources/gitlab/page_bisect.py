@@ -34,7 +34,7 @@ Ask = Callable[[int, int], Response]
 class UnreadableRow:
     """A row that the server cannot return: its position in the list, from 0, and why."""
 
-    place: int
+    index: int
     error: str
 
 
@@ -87,10 +87,10 @@ def bisect_page(ask: Ask, page: int, error: SyncError, size: int = PER_PAGE) -> 
     last: Response | None = None
     for number, ten in zip(numbers, tens, strict=False):
         # Positions of rows count from 0, numbers of pages from 1.
-        places = range((number - 1) * _TEN, number * _TEN)
-        for place, last in [(0, ten)] if ten else ((n, _answer(ask, n + 1, 1)) for n in places):
+        indexes = range((number - 1) * _TEN, number * _TEN)
+        for index, last in [(0, ten)] if ten else ((n, _answer(ask, n + 1, 1)) for n in indexes):
             if last is None:
-                rows.append(UnreadableRow(place, str(error)))
+                rows.append(UnreadableRow(index, str(error)))
                 unreadable += 1
                 if unreadable > _MAX_UNREADABLE or (
                     unreadable >= _SERVER_IS_DOWN and unreadable == len(rows) and not any(tens)

@@ -369,7 +369,7 @@ def _pieces(
     for row in found.rows:
         if isinstance(row, UnreadableRow):
             try:
-                answer = _ask(client, path, {**query, **partial_query}, row.place + 1, 1)
+                answer = _ask(client, path, {**query, **partial_query}, row.index + 1, 1)
             except (Transient, Permanent) as again:
                 if not is_splittable(again):
                     raise

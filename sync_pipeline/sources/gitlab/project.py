@@ -73,7 +73,7 @@ def get_project(client: Client, project: int | str) -> ProjectInfo:
     """
     path = project_path(project) if isinstance(project, int) else f"/projects/{_quoted(project)}"
     answer = client.get(path)
-    return project_look(answer.data, answer.date)
+    return parse_project(answer.data, answer.date)
 
 
 def projects_of(group_id: int | None) -> tuple[str, dict[str, str]]:
@@ -94,10 +94,10 @@ def list_projects(client: Client, group_id: int | None) -> Iterator[ProjectInfo]
         query["pagination"] = "keyset"
     for answer in pages(client, path, query | {"order_by": "id", "sort": "asc"}):
         for row in answer.data:
-            yield project_look(row, answer.date)
+            yield parse_project(row, answer.date)
 
 
-def project_look(data: Any, date: datetime | None) -> ProjectInfo:
+def parse_project(data: Any, date: datetime | None) -> ProjectInfo:
     """A project as the server returned it at ``date``. Raises as :class:`Fields` does."""
     fields = Fields(data)
     return ProjectInfo(

@@ -34,7 +34,7 @@ class _Pass:
     """The result of one pass over the list of one kind of ref."""
 
     rows: dict[str, RefRow] = field(default_factory=dict)
-    aside: list[QuarantinedRow] = field(default_factory=list)
+    quarantined_rows: list[QuarantinedRow] = field(default_factory=list)
     unreadable: list[UnreadableRow] = field(default_factory=list)
     date: datetime | None = None
     by_number: bool = False
@@ -57,7 +57,7 @@ class RefReader:
         return RefListing(
             tuple(row for one in found.values() for row in one.rows.values()),
             min(dates, default=None),
-            tuple(row for one in found.values() for row in one.aside),
+            tuple(row for one in found.values() for row in one.quarantined_rows),
             frozenset(kind for kind, one in found.items() if one.unreadable or one.is_nameless),
         )
 
@@ -134,11 +134,11 @@ class RefReader:
                     row = _ref(kind, data)
                     found.rows[row.name] = row
                 except RowUnreadable as error:
-                    found.aside.append(quarantined(f"{kind}:{_name(data)}", error))
+                    found.quarantined_rows.append(quarantined(f"{kind}:{_name(data)}", error))
                     found.is_nameless = found.is_nameless or _name(data) is None
         found.by_number = bool(found.unreadable) or (by_number and not by_keyset)
         for one in found.unreadable:
-            found.aside.append(QuarantinedRow(f"{kind}:?{one.place}", UNLISTED, one.error, b""))
+            found.quarantined_rows.append(QuarantinedRow(f"{kind}:?{one.index}", UNLISTED, one.error, b""))
         return found
 
 

@@ -35,7 +35,7 @@ from sync_pipeline.sources.gitlab.transport import Client, project_path
 # Both belong to one act in one request to the server.
 _SAME_FACT = timedelta(seconds=10)
 # Kinds that servers send as a note (old ones) or as a structured event.
-_TOLD_TWICE = frozenset({"merge", "close", "reopen", "label", "milestone"})
+_DUPLICATED = frozenset({"merge", "close", "reopen", "label", "milestone"})
 _STATES = {"merged": "merge", "closed": "close", "reopened": "reopen", "opened": "reopen", "locked": "lock"}
 # Beginnings of the bodies of system notes, in this order.
 _KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -103,14 +103,14 @@ class _Gathered:
 
     events: dict[str, ReviewEventRow] = field(default_factory=dict)
     whole: set[Origin] = field(default_factory=set)
-    aside: list[QuarantinedRow] = field(default_factory=list)
+    quarantined_rows: list[QuarantinedRow] = field(default_factory=list)
 
     def add(self, make: Callable[[], ReviewEventRow], natural_key: str) -> None:
         try:
             row = make()
             self.events[row.event_id] = row
         except RowUnreadable as error:
-            self.aside.append(quarantined(natural_key, error))
+            self.quarantined_rows.append(quarantined(natural_key, error))
 
 
 class ReviewReader:
@@ -163,7 +163,7 @@ class ReviewReader:
                 fetches.defer(key, detail, unreadable[0].error)
             elif unreadable is not None:
                 got.whole.add(origin)
-        events = told_once(got.events.values())
+        events = without_duplicates(got.events.values())
         approvals = fetches.attempt(key, "approvals", lambda: self._approvals(path, events))
         # Old servers have no reviewers.
         reviewers: tuple[ReviewerRow, ...] | None = () if "reviewers" in merge_request.raw else None
@@ -176,7 +176,7 @@ class ReviewReader:
             approvals,
             reviewers,
             frozenset(got.whole),
-            tuple(got.aside),
+            tuple(got.quarantined_rows),
             mr_id=merge_request.mr_id,
             notes_counted=merge_request.user_notes_count,
         )
@@ -314,7 +314,7 @@ def resource_event(data: Any, mr_iid: int, origin: Origin) -> ReviewEventRow:
     )
 
 
-def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
+def without_duplicates(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
     """``events`` by time and id, each fact under one kind only.
 
     A system note that duplicates a structured event of the same person at the same time points to that event.
@@ -330,7 +330,7 @@ def told_once(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow, ...]:
                 free[row.kind, _who(row.actor), change].append((row.occurred_at, row.event_id))
     result: list[ReviewEventRow] = []
     for row in ordered:
-        if row.origin is Origin.NOTE and row.is_system and row.kind in _TOLD_TWICE and row.occurred_at:
+        if row.origin is Origin.NOTE and row.is_system and row.kind in _DUPLICATED and row.occurred_at:
             for change in _changes_of_note(row):
                 others = free[row.kind, _who(row.actor), change]
                 while others and others[0][0] < row.occurred_at - _SAME_FACT:

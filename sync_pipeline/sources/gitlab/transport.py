@@ -45,7 +45,7 @@ from sync_pipeline.core.errors import (
 from sync_pipeline.core.model import Traffic
 from sync_pipeline.sources.certificates import remedy
 from sync_pipeline.sources.gitlab import bodies, responses
-from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
+from sync_pipeline.sources.gitlab.connections import CancellableAdapter, cancellable
 from sync_pipeline.sources.proxies import VARIABLES, proxy_for
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _MAX_HOPS = 3
 # Seconds for which a rejected token is not sent again: repeated refusals get the address banned.
 _REFUSED_SECONDS = 60.0
 # Total seconds that one request waits for a server that repeatedly sends Retry-After.
-_REFUSED_AT_MOST = 300.0
+_MAX_REFUSED_SECONDS = 300.0
 # Seconds after which a failed try is logged.
 _LONG_TRY = 5.0
 # Rows that are requested at once after a response with more of them stalled.
@@ -194,7 +194,7 @@ class Instance:
         self.monotonic = monotonic
         self.now = now
         self.chance = chance
-        self.adapter = AskingAdapter(pool_connections=4, pool_maxsize=32, max_retries=0)
+        self.adapter = CancellableAdapter(pool_connections=4, pool_maxsize=32, max_retries=0)
         self._refused: tuple[str, float, str] | None = None
 
     def __repr__(self) -> str:
@@ -415,9 +415,9 @@ class _Session(requests.Session):
         def is_over(state: tenacity.RetryCallState) -> bool:
             nonlocal failures
             error = state.outcome.exception() if state.outcome else None
-            if self._client.attempts > 1 and _says_when(error):
+            if self._client.attempts > 1 and _has_retry_after(error):
                 # A short Retry-After each time is no failure.
-                return state.idle_for >= _REFUSED_AT_MOST
+                return state.idle_for >= _MAX_REFUSED_SECONDS
             failures += 1
             return failures >= attempts
 
@@ -492,7 +492,7 @@ class _Session(requests.Session):
                         renewed = True
                         continue
                 raise error
-            return self._judged(request, response, body)
+            return self._checked(request, response, body)
 
     def _is_renewed(self, refused: str) -> bool:
         """Whether the current token differs from the rejected one."""
@@ -546,7 +546,7 @@ class _Session(requests.Session):
                 raise TimeoutError
 
         try:
-            with asking(go_on):
+            with cancellable(go_on):
                 response = instance.adapter.send(
                     request,
                     stream=True,
@@ -612,7 +612,7 @@ class _Session(requests.Session):
         response.raw.release_conn()
         return body
 
-    def _judged(
+    def _checked(
         self, request: requests.PreparedRequest, response: requests.Response, body: bytes
     ) -> requests.Response:
         """``response`` with its body, if that is complete JSON or the client accepts files."""
@@ -645,7 +645,7 @@ def seconds_to_wait(attempt: int, asked: float | None, longest: float, chance: f
     return grown if asked is None else max(grown, asked + min(0.1 * asked + 0.1, 5.0) * chance)
 
 
-def _says_when(error: BaseException | None) -> bool:
+def _has_retry_after(error: BaseException | None) -> bool:
     return isinstance(error, Transient) and error.code == "rate_limit" and error.retry_after is not None
 
 

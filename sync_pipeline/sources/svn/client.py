@@ -27,7 +27,7 @@ from sync_pipeline.sources.svn.configuration import SYSTEM, PrivateFolder, has_p
 from sync_pipeline.sources.svn.process import CommandLimits, CommandResult, OutputFile
 from sync_pipeline.sources.svn.prompts import RELOCATED, UNTRUSTED, Prompts, Server, server_of
 from sync_pipeline.sources.svn.raw_log import RawLog
-from sync_pipeline.sources.svn.response import JudgedLog, property_bytes, raw_plain, raw_properties
+from sync_pipeline.sources.svn.response import CheckedLog, property_bytes, raw_plain, raw_properties
 from sync_pipeline.sources.svn.types import (
     ClientError,
     PysvnDiffSummary,
@@ -189,7 +189,7 @@ class Client:
         """
         answer = self.log_answer(url_or_path, *arguments, **named)
         nested = bool(named.get("include_merged_revisions", any(arguments[6:7])))
-        for entry in JudgedLog(answer, nested=nested).entries(PysvnLogChangedPath):
+        for entry in CheckedLog(answer, nested=nested).entries(PysvnLogChangedPath):
             yield PysvnLog(*entry)
 
     def log_answer(

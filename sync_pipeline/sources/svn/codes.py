@@ -159,7 +159,7 @@ def meaning(codes: Iterable[int]) -> Meaning:
     return min(found, key=_ORDER.index)
 
 
-def place(url: str) -> str:
+def safe_url(url: str) -> str:
     """``url`` without user name, password and query."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
@@ -169,14 +169,14 @@ def place(url: str) -> str:
 def moved(url: str, target: str) -> Permanent:
     """The error where the server of ``url`` redirects to ``target``, which may be unknown."""
     return Permanent(
-        f"{place(url)} has moved{_to(target)}; if that is right, use that address: scm-sync repo relocate",
+        f"{safe_url(url)} has moved{_to(target)}; if that is right, use that address: scm-sync repo relocate",
         code=Meaning.MOVED.value,
     )
 
 
 def _to(target: str) -> str:
     """The target of a redirect for a line of text; it comes from the server."""
-    return f" to {_CONTROL.sub('?', place(target))[:200]}" if target else ""
+    return f" to {_CONTROL.sub('?', safe_url(target))[:200]}" if target else ""
 
 
 _CONSEQUENCES: dict[Meaning, tuple[type[SyncError], str]] = {
@@ -232,5 +232,5 @@ def consequence(error: ClientError, url: str) -> SyncError:
     kind, text = _CONSEQUENCES[what]
     if what is Meaning.CONNECTION and NO_SUBVERSION in error.codes:
         text = "there is no Subversion server at {where} ({codes}); check the URL"
-    line = text.format(where=place(url), codes=codes_of(error) or "no code", target=_to(error.target))
+    line = text.format(where=safe_url(url), codes=codes_of(error) or "no code", target=_to(error.target))
     return kind(line, code=None if what in _PLAIN else what.value)

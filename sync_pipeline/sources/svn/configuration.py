@@ -29,8 +29,8 @@ _LOCK = "lock"
 _NEW_SECONDS = 60.0
 _PROXY = re.compile(r"^\s*http-proxy-host\s*[=:]", re.MULTILINE)
 
-_swept: set[str] = set()
-_sweeping = threading.Lock()
+_cleaned: set[str] = set()
+_cleanup_lock = threading.Lock()
 
 
 class PrivateFolder:
@@ -61,13 +61,13 @@ class PrivateFolder:
             self._lock = -1
 
 
-def _remove_abandoned(place: Path) -> None:
-    """Once in a process: remove the folders in ``place`` whose owners were killed."""
-    with _sweeping:
-        if str(place) in _swept:
+def _remove_abandoned(directory: Path) -> None:
+    """Once in a process: remove the folders in ``directory`` whose owners were killed."""
+    with _cleanup_lock:
+        if str(directory) in _cleaned:
             return
-        _swept.add(str(place))
-    for folder in place.glob(f"{_PREFIX}*"):
+        _cleaned.add(str(directory))
+    for folder in directory.glob(f"{_PREFIX}*"):
         # Another process may remove it at the same time, and it may be another user's.
         with suppress(OSError):
             if clock.now().timestamp() - folder.stat().st_mtime < _NEW_SECONDS:

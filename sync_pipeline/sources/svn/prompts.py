@@ -58,10 +58,10 @@ class Server(NamedTuple):
 def server_of(url: str) -> Server | None:
     """The server of a URL, which may end with a peg; None where it names none."""
     scheme, mark, rest = url.partition("://")
-    place, slash, _ = rest.partition("/")
+    server, slash, _ = rest.partition("/")
     if not slash:
-        place = re.sub(r"@(?:[0-9]+|[A-Z]+|)\Z", "", place)
-    match = re.match(r"(.*?)(?::([0-9]*))?\Z", place.rpartition("@")[2])
+        server = re.sub(r"@(?:[0-9]+|[A-Z]+|)\Z", "", server)
+    match = re.match(r"(.*?)(?::([0-9]*))?\Z", server.rpartition("@")[2])
     if not mark or match is None or not match[1]:
         return None
     scheme = scheme.lower()
@@ -76,7 +76,7 @@ class Prompts:
         self._password = password
         self._servers = frozenset(servers)
         self._trusted = frozenset(trusted)
-        self._told: set[str] = set()
+        self._answered: set[str] = set()
 
     def reply(self, text: str) -> bytes | None:
         """The reply to ``text``, which svn has written since the last reply; None while that is no question.
@@ -84,9 +84,9 @@ class Prompts:
         password is wrong, or the certificate is not trusted."""
         if match := _PASSWORD.search(text):
             self._check_server(match[1])
-            if match[0] in self._told or match[2] == "Username: ":
+            if match[0] in self._answered or match[2] == "Username: ":
                 raise _error("the server refuses the user name or the password", AUTHENTICATION_FAILED)
-            self._told.add(match[0])
+            self._answered.add(match[0])
             return self._password.encode() + b"\n"
         if match := _CERTIFICATE.search(text):
             self._check_server(match[1])

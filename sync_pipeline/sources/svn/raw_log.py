@@ -22,7 +22,7 @@ from requests.auth import HTTPDigestAuth
 from urllib3.exceptions import HTTPError
 
 from sync_pipeline.core.errors import Cancelled
-from sync_pipeline.sources.gitlab.connections import AskingAdapter, asking
+from sync_pipeline.sources.gitlab.connections import CancellableAdapter, cancellable
 from sync_pipeline.sources.svn.response import raw_plain
 
 _QUESTION = """<?xml version="1.0" encoding="utf-8"?>\
@@ -79,7 +79,7 @@ class RawLog:
         self._session = requests.Session()
         self._session.trust_env = False
         for scheme in ("http://", "https://"):
-            self._session.mount(scheme, AskingAdapter())
+            self._session.mount(scheme, CancellableAdapter())
         # The authorities that svn knows: those of the system, or the one file.
         self._session.verify = (
             str(authorities) if (authorities := ca_file or ssl.get_default_verify_paths().cafile) else True
@@ -97,7 +97,7 @@ class RawLog:
                 raise TimeoutError
 
         try:
-            with asking(go_on), self._ask(first, end) as response:
+            with cancellable(go_on), self._ask(first, end) as response:
                 if response.status_code != requests.codes.ok:
                     return None
                 return dict(_items(self._blocks(response, go_on)))

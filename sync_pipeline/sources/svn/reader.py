@@ -33,11 +33,11 @@ from sync_pipeline.core.model import (
     Visit,
 )
 from sync_pipeline.sources.svn.client import Client
-from sync_pipeline.sources.svn.codes import Meaning, codes_of, consequence, meaning, moved, place
+from sync_pipeline.sources.svn.codes import Meaning, codes_of, consequence, meaning, moved, safe_url
 from sync_pipeline.sources.svn.process import OutputFile
 from sync_pipeline.sources.svn.prompts import server_of
 from sync_pipeline.sources.svn.raw_log import Altered
-from sync_pipeline.sources.svn.response import LOSSY, JudgedLog, LogEntry, TolerantEntry, tolerant
+from sync_pipeline.sources.svn.response import LOSSY, CheckedLog, LogEntry, TolerantEntry, tolerant
 from sync_pipeline.sources.svn.types import ClientError, PysvnInfo, moment, number
 
 Answered = TypeVar("Answered")
@@ -110,7 +110,7 @@ class SvnReader:
         Transient and ConfigurationError."""
         if not SCHEMES.match(self._root):
             raise ConfigurationError(
-                f"{place(self._root)} is no URL of a Subversion server; check the URL: it begins with "
+                f"{safe_url(self._root)} is no URL of a Subversion server; check the URL: it begins with "
                 "http://, https://, svn://, svn+ssh:// or file://"
             )
         try:
@@ -120,12 +120,12 @@ class SvnReader:
         except ClientError as error:
             raise consequence(error, self._root) from None
         except WindowTooHard as error:
-            raise Transient(f"{place(self._root)} does not answer: {error}", code=error.code) from None
+            raise Transient(f"{safe_url(self._root)} does not answer: {error}", code=error.code) from None
         if len(found) != 1:
-            raise Transient(f"svn info said nothing about {place(self._root)}", code="svn_failed")
+            raise Transient(f"svn info said nothing about {safe_url(self._root)}", code="svn_failed")
         info = found[0][1]
         if not info.repos_UUID or not info.repos_root_URL:
-            raise Transient(f"svn info said nothing about {place(self._root)}", code="svn_failed")
+            raise Transient(f"svn info said nothing about {safe_url(self._root)}", code="svn_failed")
         return Visit(uuid=info.repos_UUID, root=self._root_here(info), head=info.rev.number)
 
     def _root_here(self, info: PysvnInfo) -> str:
@@ -151,11 +151,11 @@ class SvnReader:
             yield Page(window, (), window)
             return
         answer = self._log(window, paths=True)
-        judged = JudgedLog(answer, lenient=True)
-        judged.expect(window.first, window.end)
-        altered = self._unaltered(window) if judged.is_alterable else {}
-        exact, deferred = self._lossless(judged)
-        rows = _Rows(self, judged, exact, altered)
+        checked = CheckedLog(answer, lenient=True)
+        checked.expect(window.first, window.end)
+        altered = self._unaltered(window) if checked.is_alterable else {}
+        exact, deferred = self._lossless(checked)
+        rows = _Rows(self, checked, exact, altered)
         yield Page(window, rows, window, deferred=tuple(deferred))
 
     def read_single(self, rev_num: int) -> RevisionPage:
@@ -178,13 +178,13 @@ class SvnReader:
             return self._tolerant_batch(window, answer, deferred=(fetch,))
         except WindowTooHard as error:
             if error.code == "timeout":
-                raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="timeout") from None
+                raise Transient(f"r{rev_num} of {safe_url(self._root)}: {error}", code="timeout") from None
             if error.code == Meaning.CONNECTION.value:
                 # Under another code: the server is there for other revisions.
-                raise Transient(f"r{rev_num} of {place(self._root)}: {error}", code="svn_failed") from None
-            if error.code not in _SURE and not self._answers_logs(rev_num):
+                raise Transient(f"r{rev_num} of {safe_url(self._root)}: {error}", code="svn_failed") from None
+            if error.code not in _SURE and not self._can_read_logs(rev_num):
                 raise Transient(
-                    f"{place(self._root)} answers no question for its log: {error}",
+                    f"{safe_url(self._root)} answers no question for its log: {error}",
                     code=Meaning.CONNECTION.value,
                 ) from None
             return Page(window, (), window, quarantined=(_quarantined(rev_num, error, payload),))
@@ -206,9 +206,9 @@ class SvnReader:
         if not self._prefix:
             return False
         answer = self._log(RevisionWindow(rev_num, rev_num + 1), paths=True)
-        judged = JudgedLog(answer, lenient=True)
-        judged.expect(rev_num, rev_num + 1)
-        rows = [self._whole_row(entry, {}) for entry in judged.lenient_entries(PathChange)]
+        checked = CheckedLog(answer, lenient=True)
+        checked.expect(rev_num, rev_num + 1)
+        rows = [self._whole_row(entry, {}) for entry in checked.lenient_entries(PathChange)]
         return all(self._inside(row.paths) is None and row.visibility is Visibility.FULL for row in rows)
 
     # One answer
@@ -240,17 +240,18 @@ class SvnReader:
             what = meaning(error.codes)
             # Damage is certain. A proxy may cause everything else, so a window counts as the cause only while
             # another revision can be read.
-            if what is Meaning.CORRUPT or (_may_be_hard(error) and self._answers_logs(window.first)):
+            if what is Meaning.CORRUPT or (_may_be_hard(error) and self._can_read_logs(window.first)):
                 raise _Hard(f"svn log failed on {window}: {codes_of(error)}", what) from None
             if what is Meaning.NOT_FOUND:
                 # The front door was open a moment ago; the next look there tells whether it is gone.
                 raise Transient(
-                    f"{place(self._root)} answers, but not to the question for its log ({codes_of(error)})",
+                    f"{safe_url(self._root)} answers, but not to the question for its log"
+                    f" ({codes_of(error)})",
                     code=what.value,
                 ) from None
             raise consequence(error, self._root) from None
 
-    def _answers_logs(self, rev_num: int) -> bool:
+    def _can_read_logs(self, rev_num: int) -> bool:
         """Whether another revision than ``rev_num`` can be asked for: its log arrives, or only a real server
         can have refused it."""
         other = number(1 if rev_num > 1 else 2)
@@ -264,7 +265,7 @@ class SvnReader:
                 revprops=(),
                 timeout=self._info_timeout,
             )
-            JudgedLog(answer).expect(other.number, other.number + 1)
+            CheckedLog(answer).expect(other.number, other.number + 1)
         except ClientError as error:
             return meaning(error.codes) in (Meaning.CORRUPT, Meaning.NO_SUCH_REVISION)
         except WindowTooHard:
@@ -298,14 +299,14 @@ class SvnReader:
             raw=raw,
         )
 
-    def _lossless(self, judged: JudgedLog) -> tuple[dict[int, dict[str, bytes]], list[DeferredFetch]]:
+    def _lossless(self, checked: CheckedLog) -> tuple[dict[int, dict[str, bytes]], list[DeferredFetch]]:
         """The exact properties of entries whose text looks as if svn had replaced control characters."""
         exact: dict[int, dict[str, bytes]] = {}
         deferred = []
-        for index in sorted(judged.lossy):
-            rev_num = judged.revisions[index]
+        for index in sorted(checked.lossy):
+            rev_num = checked.revisions[index]
             try:
-                exact[rev_num] = self._second_look(judged.apart(index))
+                exact[rev_num] = self._reread(checked.apart(index))
             except (SyncError, ClientError) as error:
                 failure = consequence(error, self._root) if isinstance(error, ClientError) else error
                 if not isinstance(failure, Transient | Permanent):
@@ -313,7 +314,7 @@ class SvnReader:
                 deferred.append(DeferredFetch(str(rev_num), "message", f"{failure.code}: {failure}"))
         return exact, deferred
 
-    def _second_look(self, entry: TolerantEntry) -> dict[str, bytes]:
+    def _reread(self, entry: TolerantEntry) -> dict[str, bytes]:
         """The exact properties of which svn may have replaced control characters."""
         found = {}
         for name, field in _TEXTS.items():
@@ -394,14 +395,14 @@ class SvnReader:
     ) -> RevisionPage:
         entry = tolerant(answer, window.first)
         exact: dict[str, bytes] = {}
-        owed: list[DeferredFetch] = []
+        deferred_messages: list[DeferredFetch] = []
         try:
-            exact = self._second_look(entry)
+            exact = self._reread(entry)
         except ClientError as error:
             if meaning(error.codes) not in (Meaning.CORRUPT, Meaning.UNKNOWN):
-                owed.append(DeferredFetch(str(window.first), "message", codes_of(error)))
+                deferred_messages.append(DeferredFetch(str(window.first), "message", codes_of(error)))
         except WindowTooHard as error:
-            owed.append(DeferredFetch(str(window.first), "message", f"{error.code}: {error}"))
+            deferred_messages.append(DeferredFetch(str(window.first), "message", f"{error.code}: {error}"))
         altered = self._unaltered(window)
         # Without its paths it is unknown whether the revision concerns the prefix, so it stays.
         if deferred:
@@ -409,7 +410,7 @@ class SvnReader:
         else:
             row = self._row(entry, exact, altered)
         rows = () if row is None else (row,)
-        return Page(window, rows, window, deferred=(*deferred, *owed))
+        return Page(window, rows, window, deferred=(*deferred, *deferred_messages))
 
     def _tolerant_row(self, entry: TolerantEntry, exact: dict[str, bytes]) -> RevisionRow:
         flags: set[str] = set()
@@ -475,17 +476,17 @@ class _Rows:
     def __init__(
         self,
         reader: SvnReader,
-        judged: JudgedLog,
+        checked: CheckedLog,
         exact: dict[int, dict[str, bytes]],
         altered: Mapping[int, Altered] | None,
     ) -> None:
         self._reader = reader
-        self._judged = judged
+        self._checked = checked
         self._exact = exact
         self._altered = altered
 
     def __iter__(self) -> Iterator[RevisionRow]:
-        for entry in self._judged.lenient_entries(PathChange):
+        for entry in self._checked.lenient_entries(PathChange):
             row = self._reader._row(entry, self._exact.get(entry.revision, {}), self._altered)
             if row is not None:
                 yield row

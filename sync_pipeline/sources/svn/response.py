@@ -63,7 +63,7 @@ class LogEntry(NamedTuple, Generic[T]):
     revprops: Mapping[str, str]
 
 
-class JudgedLog:
+class CheckedLog:
     """An answer that passed: where its entries are, and a way to read them.
 
     ``lossy`` are the entries, by their place, whose author or message may have lost control characters on the
@@ -80,12 +80,12 @@ class JudgedLog:
         self._starts = array("q")
         self._ends = array("q")
         self.lossy: set[int] = set()
-        self._judge()
+        self._check()
 
     def __len__(self) -> int:
         return len(self.revisions)
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         depth = 0
         balance = 0
         for start, block in self._file.blocks(0, self._file.size, BLOCK, b">"):

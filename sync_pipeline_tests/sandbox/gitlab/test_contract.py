@@ -97,7 +97,7 @@ def test_answers_have_the_shape_of_the_examples(site: Site, reviewed: MergeReque
         (row["push_data"]["action"], row["push_data"]["ref_count"]): row
         for row in site.rows(f"{site.at}/events")
     }
-    answers = {
+    responses = {
         "approvals_ce": site.rows(f"{mr}/approvals"),
         "branch": site.rows(f"{at}/branches/feature%2Fparser"),
         "commit_detail": site.rows(f"{at}/commits/{sha}"),
@@ -136,16 +136,16 @@ def test_answers_have_the_shape_of_the_examples(site: Site, reviewed: MergeReque
         "version": site.rows("/version"),
     }
     site.gitlab.behaviour.premium = True
-    answers["approvals_premium"] = site.rows(f"{mr}/approvals")
-    answers["merge_request_list_item_premium"] = site.rows(f"{site.at}/merge_requests")[0]
+    responses["approvals_premium"] = site.rows(f"{mr}/approvals")
+    responses["merge_request_list_item_premium"] = site.rows(f"{site.at}/merge_requests")[0]
     fresh = site.gitlab.open_merge_request(site.project, author=site.user, source="x", fresh=True)
     site.gitlab.behaviour.premium = False
     site.gitlab.assign(fresh, site.user, site.user)
     site.gitlab.request_review(fresh, site.user, site.other)
     site.gitlab.add_label(site.project, fresh, site.user, "kind::feature")
-    answers["merge_request_detail_fresh"] = site.rows(f"{site.at}/merge_requests/{fresh.iid}")
+    responses["merge_request_detail_fresh"] = site.rows(f"{site.at}/merge_requests/{fresh.iid}")
     wrong = {}
-    for name, answer in answers.items():
+    for name, answer in responses.items():
         example = json.loads((reference / "examples" / f"{name}.json").read_text())
         if found := list(differences(example, answer)):
             wrong[name] = found

@@ -69,10 +69,10 @@ def test_a_slow_answer_runs_into_a_time_out_while_others_go_on(site: Site) -> No
     with pytest.raises(requests.Timeout):
         requests.get(f"{site.server.api}/projects", headers=sent, timeout=0.2)
     with ThreadPoolExecutor(4) as pool:
-        answers = list(
+        responses = list(
             pool.map(lambda _: requests.get(f"{site.server.api}{site.at}", headers=sent), range(8))
         )
-    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.status_code for answer in responses} == {200}
     assert site.gitlab.journal.most_running > 1
 
 
@@ -107,12 +107,12 @@ def test_a_token_dies_in_the_middle(site: Site) -> None:
 
 def test_the_throttle_counts_in_fixed_windows(site: Site) -> None:
     site.gitlab.behaviour.rate_limit = RateLimit(limit=2, period=3600)
-    answers = [site.get(site.at) for _ in range(3)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429]
-    last = answers[-1]
+    responses = [site.get(site.at) for _ in range(3)]
+    assert [answer.status_code for answer in responses] == [200, 200, 429]
+    last = responses[-1]
     assert last.text == "Retry later\n"
     assert last.headers["RateLimit-Limit"] == "1"
-    assert [answer.headers["RateLimit-Remaining"] for answer in answers] == ["1", "0", "0"]
+    assert [answer.headers["RateLimit-Remaining"] for answer in responses] == ["1", "0", "0"]
     assert int(last.headers["Retry-After"]) == 3600 - int(START.timestamp()) % 3600
     site.tick(hours=1)
     assert site.get(site.at).status_code == 200

@@ -40,10 +40,10 @@ class Asked:
 
 @dataclass
 class Script:
-    """A server whose ``answers`` are sent in order, the last one again and again."""
+    """A server whose ``responses`` are sent in order, the last one again and again."""
 
     url: str
-    answers: list[bytes]
+    responses: list[bytes]
     asked: list[Asked] = field(default_factory=list)
 
     @property
@@ -64,11 +64,11 @@ def answer(
 
 
 @contextlib.contextmanager
-def scripted(*answers: bytes, certificate: tuple[str, str] | None = None) -> Iterator[Script]:
-    """A server that sends ``answers``, closing after each; over TLS where a certificate and key are given."""
+def scripted(*responses: bytes, certificate: tuple[str, str] | None = None) -> Iterator[Script]:
+    """A server that sends ``responses`` and closes after each; over TLS with a certificate and key."""
     listener = socket.create_server(("127.0.0.1", 0))
     scheme = "https" if certificate else "http"
-    script = Script(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", list(answers))
+    script = Script(f"{scheme}://127.0.0.1:{listener.getsockname()[1]}", list(responses))
     over = threading.Event()
     context = None
     if certificate:
@@ -89,7 +89,7 @@ def scripted(*answers: bytes, certificate: tuple[str, str] | None = None) -> Ite
                     if (one := _request(link)) is None:
                         continue
                     script.asked.append(one)
-                    data = script.answers[min(count, len(script.answers) - 1)]
+                    data = script.responses[min(count, len(script.responses) - 1)]
                     count += 1
                     if data == SILENCE:
                         link.recv(1)
@@ -181,13 +181,13 @@ def kept_alive(
 
 @contextlib.contextmanager
 def silent(
-    said: bytes, certificate: tuple[str, str] | None = None, *, asked: list[int] | None = None
+    first_bytes: bytes, certificate: tuple[str, str] | None = None, *, asked: list[int] | None = None
 ) -> Iterator[str]:
     """The URL of a server that says this and then nothing more; ``asked`` grows with each request."""
     over = threading.Event()
 
     def talk(link: socket.socket, number: int) -> None:
-        link.sendall(said)
+        link.sendall(first_bytes)
         if asked is not None:
             asked.append(number)
         over.wait(600)

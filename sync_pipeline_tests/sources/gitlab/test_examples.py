@@ -16,7 +16,13 @@ from sync_pipeline.sources.gitlab.merge_requests import (
     merge_request_version,
 )
 from sync_pipeline.sources.gitlab.refs import _ref
-from sync_pipeline.sources.gitlab.reviews import ReviewReader, approvals, note, resource_event, told_once
+from sync_pipeline.sources.gitlab.reviews import (
+    ReviewReader,
+    approvals,
+    note,
+    resource_event,
+    without_duplicates,
+)
 from sync_pipeline.sources.gitlab.transport import Instance
 from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
 
@@ -185,19 +191,19 @@ def test_approvals_of_an_old_server_take_the_time_of_the_note_or_none(example: E
 
 def test_a_merge_told_by_a_note_and_an_event_is_one_merge(example: Example) -> None:
     event = resource_event(example("resource_state_event"), 7, Origin.STATE)
-    told = {
+    system_note = {
         **example("note_system_approved"),
         "id": 9100,
         "body": "merged",
         "author": example("resource_state_event")["user"],
     }
-    told["created_at"] = "2024-05-07T10:00:00.100Z"
-    rows = told_once([note(told, 7, None, False), event])
+    system_note["created_at"] = "2024-05-07T10:00:00.100Z"
+    rows = without_duplicates([note(system_note, 7, None, False), event])
     assert [(row.event_id, row.kind, row.duplicate_of) for row in rows] == [
         ("note:9100", "system", "state:401"),
         ("state:401", "merge", None),
     ]
-    alone = told_once([note(told, 7, None, False)])
+    alone = without_duplicates([note(system_note, 7, None, False)])
     assert [(row.event_id, row.kind) for row in alone] == [("note:9100", "merge")]
 
 
@@ -218,11 +224,16 @@ def test_a_merge_told_by_a_note_and_an_event_is_one_merge(example: Example) -> N
 def test_a_note_about_labels_and_an_event_of_another_label_are_two_facts(
     example: Example, text: str, action: str, label: int | None, is_same: bool
 ) -> None:
-    told = {**example("note_system_approved"), "id": 9100, "body": text}
+    system_note = {**example("note_system_approved"), "id": 9100, "body": text}
     subject = None if label is None else {"id": label, "name": "in review"}
-    event = {"id": 5, "user": told["author"], "created_at": told["created_at"], "action": action}
-    rows = told_once(
-        [note(told, 7, None, False), resource_event({**event, "label": subject}, 7, Origin.LABEL)]
+    event = {
+        "id": 5,
+        "user": system_note["author"],
+        "created_at": system_note["created_at"],
+        "action": action,
+    }
+    rows = without_duplicates(
+        [note(system_note, 7, None, False), resource_event({**event, "label": subject}, 7, Origin.LABEL)]
     )
     assert {row.event_id: row.duplicate_of for row in rows} == {
         "note:9100": "label:5" if is_same else None,
@@ -242,17 +253,22 @@ def test_a_note_about_labels_and_an_event_of_another_label_are_two_facts(
 def test_a_note_about_a_milestone_and_the_opposite_event_are_two_facts(
     example: Example, text: str, action: str, is_same: bool
 ) -> None:
-    told = {**example("note_system_approved"), "id": 9100, "body": text}
-    event = {"id": 5, "user": told["author"], "created_at": told["created_at"], "action": action}
+    system_note = {**example("note_system_approved"), "id": 9100, "body": text}
+    event = {
+        "id": 5,
+        "user": system_note["author"],
+        "created_at": system_note["created_at"],
+        "action": action,
+    }
     milestone = resource_event({**event, "milestone": {"id": 8, "title": "1.0"}}, 7, Origin.MILESTONE)
-    rows = told_once([note(told, 7, None, False), milestone])
+    rows = without_duplicates([note(system_note, 7, None, False), milestone])
     assert [row.duplicate_of for row in rows if row.origin is Origin.NOTE] == [
         "milestone:5" if is_same else None
     ]
 
 
 def test_a_whole_review_costs_six_requests(example: Example) -> None:
-    answers = [
+    responses = [
         [example("discussion"), example("discussion_individual")],
         [example("resource_state_event")],
         [example("resource_label_event")],
@@ -261,7 +277,7 @@ def test_a_whole_review_costs_six_requests(example: Example) -> None:
         example("mr_reviewers"),
     ]
     row = merge_request(example("merge_request_list_item"))
-    with scripted(*map(answer, answers)) as server:
+    with scripted(*map(answer, responses)) as server:
         (found,) = ReviewReader(Instance(server.url, "t").client(), 101).read([row])
         assert len(server.asked) == 6
     assert {event.event_id for event in found.events} >= {"note:9002", "note:9003", "state:401", "label:402"}

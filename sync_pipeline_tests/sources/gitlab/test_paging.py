@@ -36,13 +36,13 @@ def _page(rows: list[Any], following: str | None, **headers: str) -> bytes:
 
 
 def test_pages_end_with_the_links_not_with_totals_short_or_empty_pages() -> None:
-    answers = [
+    responses = [
         _page([1, 2], "page=2", **{"X-Total": "2", "X-Total-Pages": "1"}),
         _page([], "page=3"),
         _page([3], "page=4"),
         _page([4], None),
     ]
-    with scripted(*answers) as server:
+    with scripted(*responses) as server:
         found = [
             row
             for page in paging.pages(client(server.url), "/projects/1/x", {"sort": "asc"})
@@ -122,10 +122,10 @@ def _commits(page: int) -> list[dict[str, Any]]:
 
 def test_a_history_without_an_end_is_an_error() -> None:
     # A hundred new commits with each answer, which links to the page that was asked for.
-    answers = [_page(_commits(0), "page=2"), *(_page(_commits(n), "page=2") for n in range(1, 30))]
+    responses = [_page(_commits(0), "page=2"), *(_page(_commits(n), "page=2") for n in range(1, 30))]
     days = TimeWindow(T0, T0 + timedelta(days=1))
     for of_days in (False, True):
-        with scripted(*answers) as server:
+        with scripted(*responses) as server:
             reader = CommitReader(client(server.url), 1)
             with pytest.raises(Transient) as caught:
                 list(reader.read_days(days) if of_days else reader.read_tip(f"{0:040x}"))

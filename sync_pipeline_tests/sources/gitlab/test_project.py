@@ -17,8 +17,8 @@ from sync_pipeline_tests.sources.gitlab.servers import answer, scripted
 
 
 def states(site: Site) -> list[Access]:
-    look = get_project(site.client, site.project.id)
-    return [access(look, job_type) for job_type in (JobType.COMMITS, JobType.MERGE_REQUESTS)]
+    info = get_project(site.client, site.project.id)
+    return [access(info, job_type) for job_type in (JobType.COMMITS, JobType.MERGE_REQUESTS)]
 
 
 def test_each_state_is_told_apart(site: Site) -> None:
@@ -54,9 +54,9 @@ def test_the_example_project_and_token_are_read(example: Callable[[str], Any]) -
     project = example("project") | {"runners_token": "GR1348941secretsecret", "import_url": "https://u:p@h/x"}
     with scripted(answer(project), answer(example("personal_access_token_self"))) as server:
         client = Instance(server.url, "t").client()
-        look = get_project(client, 101)
-        assert (look.path, look.default_branch, look.is_empty) == ("team1/app1", "main", False)
-        assert "secret" not in repr(look.raw)
+        info = get_project(client, 101)
+        assert (info.path, info.default_branch, info.is_empty) == ("team1/app1", "main", False)
+        assert "secret" not in repr(info.raw)
         token = get_token(client)
     assert token is not None
     assert (token.scopes, token.expires_at) == (("read_api",), date(2025, 1, 1))

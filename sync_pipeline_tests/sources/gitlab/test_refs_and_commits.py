@@ -206,10 +206,10 @@ def test_statistics_that_are_too_hard_are_owed_and_the_commits_stored(site: Site
     batches = _with_stats(faults.server_error(500), site)
     assert sum(len(batch.rows) for batch in batches) == 350
     assert batches[-1].complete
-    owed = [one for batch in batches for one in batch.deferred]
-    assert len({one.natural_key for one in owed}) == 350
+    fetches = [one for batch in batches for one in batch.deferred]
+    assert len({one.natural_key for one in fetches}) == 350
     site.gitlab.faults.clear()
-    settled = reader(site).settle(owed[0].natural_key)
+    settled = reader(site).settle(fetches[0].natural_key)
     assert settled.additions is not None
 
 
@@ -295,10 +295,10 @@ def test_this_projects_own_history_is_read_as_git_tells_it(site: Site, tmp_path:
     ).stdout.strip()
     found = read(site, tip)
     form = "%H%x00%P%x00%an%x00%ae%x00%at%x00%cn%x00%ce%x00%ct%x00%B%x01"
-    told = subprocess.run(
+    output = subprocess.run(
         ["git", "-C", str(clone), "log", f"--format={form}", tip], check=True, capture_output=True, text=True
     ).stdout
-    entries = [entry.strip("\n").split("\x00") for entry in told.split("\x01") if entry.strip()]
+    entries = [entry.strip("\n").split("\x00") for entry in output.split("\x01") if entry.strip()]
     assert len(entries) == len(found)
     for sha, parents, an, ae, at, cn, ce, ct, body in entries:
         row = found[sha]

@@ -96,7 +96,7 @@ def test_only_the_registered_scheme_host_and_port_hear_of_a_redirect(status: str
     with overheard() as (port, heard), scripted(b"", OK) as server:
         own = server.url.rpartition(":")[2]
         location = target.format(own=own, other=port) + "/api/v4/projects/1"
-        server.answers[0] = answer(b"", status, {"Location": location}, kind="text")
+        server.responses[0] = answer(b"", status, {"Location": location}, kind="text")
         failure(connect(server.url, attempts=1))
         assert (heard, len(server.asked)) == ([], 1)
 
@@ -127,7 +127,7 @@ def test_a_link_to_elsewhere_is_asked_of_the_registered_server() -> None:
             f"http://localhost:{own}/api/v4/projects?page=4",
             f"//127.0.0.1:{port}/api/v4/projects?page=5",
         ]
-        server.answers = [
+        server.responses = [
             answer([{"id": number}], headers={"Link": f'<{link}>; rel="next"'})
             for number, link in enumerate(links)
         ] + [answer([])]
@@ -141,7 +141,7 @@ def test_a_link_to_elsewhere_is_asked_of_the_registered_server() -> None:
 def test_a_redirect_within_the_instance_is_followed_with_the_token() -> None:
     with scripted(b"", OK) as server:
         moved = f"{server.url}/api/v4/projects/101"
-        server.answers[0] = answer(
+        server.responses[0] = answer(
             b"This resource has been moved permanently", "301 Moved", {"Location": moved}, kind="text"
         )
         found = connect(server.url).get("/projects/team1%2Fapp1")
@@ -488,15 +488,15 @@ def test_the_wait_is_what_the_server_asks_for(headers: dict[str, str], least: fl
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"), [("1234", 1234.0), ("999999999", 3600.0), ("inf", 3600.0), ("1e300", 3600.0)]
+    ("asked", "wait"), [("1234", 1234.0), ("999999999", 3600.0), ("inf", 3600.0), ("1e300", 3600.0)]
 )
-def test_a_long_wait_is_left_to_the_caller_and_clamped(asked: str, told: float) -> None:
+def test_a_long_wait_is_left_to_the_caller_and_clamped(asked: str, wait: float) -> None:
     clock = Clock()
     with scripted(_throttled(Retry_After=asked)) as server:
         error = failure(connect(server.url, clock))
         assert len(server.asked) == 1
     assert isinstance(error, Transient)
-    assert (error.code, error.retry_after, clock.slept) == ("rate_limit", told, [])
+    assert (error.code, error.retry_after, clock.slept) == ("rate_limit", wait, [])
 
 
 def test_a_server_that_says_each_time_when_to_come_back_is_waited_for() -> None:

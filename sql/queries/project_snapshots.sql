@@ -1,4 +1,4 @@
--- Statements of sync_pipeline/ledger/project_looks.py. They keep the latest response about each GitLab
+-- Statements of sync_pipeline/ledger/project_snapshots.py. They keep the latest response about each GitLab
 -- project (``scm.project_snapshots``).
 
 -- name: recent

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from sync_pipeline_sandbox.gitlab import access, answers
+from sync_pipeline_sandbox.gitlab import access, responses
 from sync_pipeline_sandbox.gitlab.endpoint import Ask, Endpoint
 from sync_pipeline_sandbox.gitlab.paging import Page
 from sync_pipeline_sandbox.gitlab.parameters import PAGING, Parameter, choice, ordered
@@ -83,7 +83,7 @@ def _metadata(ask: Ask) -> Row:
 
 def _own_token(ask: Ask) -> Row:
     if ask.token is None:
-        raise answers.unauthorized()
+        raise responses.unauthorized()
     now = ask.gitlab.clock.now()
     return token_row(ask.token, stamp(now - timedelta(seconds=1)), now.date().isoformat())
 
@@ -93,7 +93,7 @@ def _own_token(ask: Ask) -> Row:
 
 def _current_user(ask: Ask) -> Row:
     if ask.user is None:
-        raise answers.unauthorized()
+        raise responses.unauthorized()
     return ask.gitlab.full_user(ask.user)
 
 
@@ -101,7 +101,7 @@ def _one_user(ask: Ask) -> Row:
     key = ask.path["id"]
     found = ask.gitlab.users.get(int(key)) if key.isdigit() else None
     if found is None:
-        raise answers.not_found("User")
+        raise responses.not_found("User")
     if not access.is_admin(ask.gitlab, ask.user):
         return found
     return ask.gitlab.full_user(found)
@@ -118,7 +118,7 @@ def _users(ask: Ask) -> Page:
     order: str = ask.values["order_by"]
     if ask.values["pagination"] == "keyset":
         if order not in ("id", "name", "username"):
-            raise answers.keyset_unavailable()
+            raise responses.keyset_unavailable()
         return _by_cursor(ask, rows, order)
     rows.sort(key=lambda row: (row.get(order) or row["id"], row["id"]), reverse=ask.values["sort"] == "desc")
     return ask.pager().over(rows, kind="User")
@@ -158,7 +158,7 @@ def _list_groups(ask: Ask, groups: Iterable[Group], *, keyset: bool = False) -> 
     order = values["order_by"] if values["order_by"] != "similarity" else "name"
     if keyset and values["pagination"] == "keyset":
         if (order, values["sort"]) != ("name", "asc"):
-            raise answers.keyset_unavailable()
+            raise responses.keyset_unavailable()
         return _by_cursor(ask, [group_row(group) for group in found], "name")
     found.sort(key=lambda group: (getattr(group, order), group.id), reverse=values["sort"] == "desc")
     page = ask.pager().over(found, kind="Group")
@@ -188,7 +188,7 @@ def _by_cursor(ask: Ask, rows: list[Row], order: str) -> Page:
                 if ((row[order], row["id"]) < last if down else (row[order], row["id"]) > last)
             ]
         except (ValueError, TypeError) as error:
-            raise answers.invalid("cursor is invalid") from error
+            raise responses.invalid("cursor is invalid") from error
 
     def following(row: Row) -> dict[str, Any]:
         return {"cursor": base64.urlsafe_b64encode(json.dumps([row[order], row["id"]]).encode()).decode()}
@@ -224,7 +224,7 @@ def _projects(ask: Ask) -> Page:
     if values["pagination"] != "keyset":
         return _paged(ask, found)
     if values["order_by"] != "id":
-        raise answers.keyset_unavailable()
+        raise responses.keyset_unavailable()
     key = "id_before" if values["sort"] == "desc" else "id_after"
     page = ask.pager().keyset(found, lambda project: {key: project.id}, full_only=False)
     return Page(_rows(ask, page.rows), page.headers)

@@ -28,7 +28,7 @@ from sync_pipeline_sandbox.gitlab.records import (
 )
 
 
-class Places:
+class Namespaces:
     """Everything but merge requests. Every public method takes ``lock``, which the server takes too, so they
     may be called while it answers."""
 
@@ -148,13 +148,13 @@ class Places:
             self.groups[fresh.id] = fresh
             return fresh
 
-    def add_member(self, place: Group | Project, user: Row, level: int) -> None:
+    def add_member(self, namespace: Group | Project, user: Row, level: int) -> None:
         """Give a user a role in a group or project, or another one; ``level`` 0 takes it away."""
         with self.lock:
             if level:
-                place.members[int(user["id"])] = level
+                namespace.members[int(user["id"])] = level
             else:
-                place.members.pop(int(user["id"]), None)
+                namespace.members.pop(int(user["id"]), None)
 
     def rename_group(self, group: Group, path: str) -> None:
         """Give a group another path; all projects below it move along."""
@@ -271,18 +271,18 @@ class Places:
                 (one for one in self.groups.values() if one.full_path.casefold() == key.casefold()), None
             )
 
-    def level(self, place: Group | Project, user: Row | None) -> int:
+    def level(self, namespace: Group | Project, user: Row | None) -> int:
         """A user's access level in a place, with what groups above give; 0 is none."""
         if user is None:
             return 0
         number = int(user["id"])
         if number in self.admins:
             return OWNER
-        groups = place.chain() if isinstance(place, Group) else place.group.chain()
+        groups = namespace.chain() if isinstance(namespace, Group) else namespace.group.chain()
         levels = [group.members.get(number, 0) for group in groups]
-        if isinstance(place, Project):
-            levels.append(place.members.get(number, 0))
-            levels += [group.members.get(number, 0) for group in place.shared_with]
+        if isinstance(namespace, Project):
+            levels.append(namespace.members.get(number, 0))
+            levels += [group.members.get(number, 0) for group in namespace.shared_with]
         return max(levels)
 
     def full_user(self, user: Row) -> Row:

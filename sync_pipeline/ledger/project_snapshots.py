@@ -16,11 +16,11 @@ from sync_pipeline.database import values as raws
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 
-_SQL = queries("project_looks")
+_SQL = queries("project_snapshots")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredLook:
+class StoredProject:
     """The result of a visit to a project: the project without its secrets, and the clocks of server and
     database (UTC).
     """
@@ -32,7 +32,7 @@ class StoredLook:
 
 def recent(
     conn: Connection, repo_id: int, fingerprint: str, job_types: Collection[JobType], *, seconds: float
-) -> StoredLook | None:
+) -> StoredProject | None:
     """The latest look with this token, if it is younger than ``seconds`` and serves ``job_types`` for the
     first time. None where the token is stopped."""
     params = {
@@ -44,14 +44,14 @@ def recent(
     row = conn.execute(_SQL["recent"], params).fetchone()
     if row is None:
         return None
-    return StoredLook(raws.restored(row["raw"], row["escaped"]), row["server_date"], row["looked_at"])
+    return StoredProject(raws.restored(row["raw"], row["escaped"]), row["server_date"], row["looked_at"])
 
 
 def put(
-    conn: Connection, repo_id: int, fingerprint: str, job_types: Collection[JobType], look: StoredLook
+    conn: Connection, repo_id: int, fingerprint: str, job_types: Collection[JobType], snapshot: StoredProject
 ) -> None:
     """Keep a look that ``job_types`` have used."""
-    stored, escaped = raws.payload(look.raw)
+    stored, escaped = raws.payload(snapshot.raw)
     conn.execute(
         _SQL["put"],
         {
@@ -60,13 +60,17 @@ def put(
             "job_types": [str(one) for one in job_types],
             "raw": stored,
             "escaped": escaped,
-            "server_date": look.server_date,
-            "looked_at": look.looked_at,
+            "server_date": snapshot.server_date,
+            "looked_at": snapshot.looked_at,
         },
     )
 
 
-def used(conn: Connection, repo_id: int, job_types: Collection[JobType], look: StoredLook) -> None:
+def used(conn: Connection, repo_id: int, job_types: Collection[JobType], snapshot: StoredProject) -> None:
     """These job types have used the look; the next visit of each looks anew."""
-    params = {"repo_id": repo_id, "job_types": [str(one) for one in job_types], "looked_at": look.looked_at}
+    params = {
+        "repo_id": repo_id,
+        "job_types": [str(one) for one in job_types],
+        "looked_at": snapshot.looked_at,
+    }
     conn.execute(_SQL["used"], params)
