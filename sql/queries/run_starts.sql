@@ -1,4 +1,4 @@
--- Statements of sync_pipeline/ledger/dagster_runs.py: runs of Dagster's that failed before they began, and
+-- Statements of sync_pipeline/reports/run_starts.py: runs of Dagster's that failed before they began, and
 -- why.
 
 -- name: runs
