@@ -22,7 +22,7 @@ from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import watermarks
 from sync_pipeline.runtime.environment import resolve_urls
 from sync_pipeline.settings import Settings
-from sync_pipeline.sources.gitlab.activity import Activity, newest_activity
+from sync_pipeline.sources.gitlab.project import Activity, newest_activity
 from sync_pipeline.sync.limiter import gitlab_limiter, svn_limiter
 from sync_pipeline.sync.readers import Readers, not_configured, svn_reader
 
@@ -118,7 +118,7 @@ class GitLabResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         self, database: Database, instance: str, group_id: int | None, *, timeout: float
     ) -> Activity:
         """One page of the projects that were active last, within ``timeout`` seconds, a quarter of them for
-        the wait for the rate limit; see :func:`~sync_pipeline.sources.gitlab.activity.newest_activity`.
+        the wait for the rate limit; see :func:`~sync_pipeline.sources.gitlab.project.newest_activity`.
         Raises SyncError."""
         patience = timeout * _SHARE_OF_WAITING
         client = Readers(self.settings).gitlab(instance, patience=timeout - patience)

@@ -10,7 +10,7 @@ the server must answer that no project has its number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
@@ -185,7 +185,6 @@ def rediscover(
     actor: str,
     *,
     roots: Sequence[Root] | None = None,
-    cancelled: Callable[[], bool] = lambda: False,
 ) -> list[Discovered]:
     """Visit every root that is due, or all of ``roots``, one after the other; a failing one does not stop the
     others. If a result has ``changed``, the caller exports the snapshot and reloads.
@@ -195,8 +194,6 @@ def rediscover(
             roots = store.due_roots(conn, settings.discovery.interval_seconds)
     done: list[Discovered] = []
     for root in roots:
-        if cancelled():
-            break
         try:
             client = client_of(root.instance)
         except ConfigurationError as error:

@@ -1,12 +1,13 @@
 """The properties of a project, and the rights of the token.
 
-Belongs here: reading a project, a group, the token and the lists of projects, and the access state of each
-job type. Does not belong here: how often a project must be missing before it counts as gone.
+Belongs here: reading a project, a group, the token, the lists of projects and their newest activity, and the
+access state of each job type. Does not belong here: how often a project must be missing before it counts as
+gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date as date_type
 from datetime import datetime
@@ -17,7 +18,8 @@ from sync_pipeline.core.gitlab_rows import Raw
 from sync_pipeline.core.job_types import DECLARED
 from sync_pipeline.core.model import Access, JobType
 from sync_pipeline.sources.gitlab.fields import Fields
-from sync_pipeline.sources.gitlab.paging import pages
+from sync_pipeline.sources.gitlab.page_bisect import PER_PAGE
+from sync_pipeline.sources.gitlab.paging import pages, rows
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 # Fields of a project that may hold secrets; never stored.
@@ -165,3 +167,35 @@ def access(info: ProjectInfo, job_type: JobType) -> Access:
 
 def _quoted(path: str) -> str:
     return project_path(0, path).rpartition("/")[2]
+
+
+# Change detection -----------------------------------------------------------------------------------------
+#
+# The newest activity of many projects in one page is a hint where something may have changed. The server's
+# last_activity_at may lag an hour and misses some kinds of change, so it never proves that nothing happened.
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Time of the last activity of projects, by their number. Other projects were not active after
+    ``down_to``, in the server's time; None: there are no others.
+    """
+
+    projects: Mapping[int, datetime]
+    down_to: datetime | None
+
+
+def newest_activity(client: Client, group_id: int | None) -> Activity:
+    """The most recently active projects of a group and its subgroups; with None those of the token's user.
+    Raises as the transport does.
+    """
+    path, query = projects_of(group_id)
+    newest = {"order_by": "last_activity_at", "sort": "desc", "simple": "true", "per_page": str(PER_PAGE)}
+    answer = client.get(path, query | newest)
+    found: dict[int, datetime] = {}
+    for row in rows(answer, path):
+        fields = Fields(row)
+        moment = fields.moment("last_activity_at")
+        if moment is not None:
+            found[fields.required("id")] = moment
+    return Activity(found, min(found.values(), default=None) if answer.next_query is not None else None)

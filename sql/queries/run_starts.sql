@@ -1,4 +1,4 @@
--- Statements of sync_pipeline/ledger/dagster_runs.py. They read Dagster runs that failed before they began.
+-- Statements of sync_pipeline/reports/run_starts.py. They read Dagster runs that failed before they began.
 
 -- name: runs
 -- Lists the newest runs that began, or failed before they began. Dagster's times have no zone and are UTC.
