@@ -416,7 +416,7 @@ class ResyncJob(TypedDict):
     """since..until in UTC, or first and last revision."""
 
 
-class LeftOut(TypedDict):
+class OmittedCounts(TypedDict):
     """Number of (repository, job type) without a window now, by why."""
 
     still_queued: Count
@@ -440,4 +440,4 @@ class ResyncSet(TypedDict):
     jobs: list[ResyncJob]
     busy: list[ResyncJob]
     """Left out: a job that does other work has the same window."""
-    left_out: LeftOut
+    left_out: OmittedCounts

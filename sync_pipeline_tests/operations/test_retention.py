@@ -40,7 +40,7 @@ def kinds(report: RetentionReport) -> dict[str, tuple[int, int]]:
     return {one.name.removeprefix("scm.sync_"): (one.found, one.deleted) for one in report.kinds}
 
 
-def test_finished_work_goes_with_its_runs_and_batches_and_the_proofs_still_hold(
+def test_finished_work_goes_with_its_runs_and_batches_and_the_integrity_checks_still_hold(
     database: Database, tmp_path: Path
 ) -> None:
     source = tmp_path / "repository"
