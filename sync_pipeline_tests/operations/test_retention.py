@@ -106,9 +106,9 @@ def test_what_somebody_still_needs_stays_however_old_it_is(database: Database) -
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,1001)}'")
 
         def ended(
-            mode: Mode = Mode.BACKFILL, *, status: str = "dead", code: str | None = None, **wish: Any
+            mode: Mode = Mode.BACKFILL, *, status: str = "dead", code: str | None = None, **job_request: Any
         ) -> UUID:
-            job = jobs.enqueue(conn, request(repo, mode, **wish))
+            job = jobs.enqueue(conn, request(repo, mode, **job_request))
             conn.execute(
                 "UPDATE scm.sync_jobs SET status = %s, finished_at = now(), last_error_code = %s"
                 " WHERE job_id = %s",
