@@ -74,7 +74,7 @@ def reconcile_command(
     from sync_pipeline.sync.readers import Readers
 
     given = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
-    wish = reconciliation.Wish(
+    comparison = reconciliation.ComparisonOptions(
         depth=Depth.LISTING if lists_only else Depth.DETAILS,
         repair_differences=repair is True,
         queue=repair is None,
@@ -94,7 +94,7 @@ def reconcile_command(
                 if problem is not None:
                     raise ConfigurationError(problem)
         if dry_run:
-            document = reconciliation.plan(database, settings, repository, windows, wish)
+            document = reconciliation.plan(database, settings, repository, windows, comparison)
         else:
             starter = Starter(Trigger.RUNNER, shared.actor(), "scm-sync reconcile")
             with shown("reconcile", quiet=as_json) as show, shared.stopped_politely() as cancel:
@@ -105,7 +105,7 @@ def reconcile_command(
                     syncer,
                     repository,
                     windows,
-                    wish,
+                    comparison,
                     starter,
                     cancel=cancel,
                     progress=show,

@@ -138,7 +138,7 @@ class Database:
             patience = 0.1 if time.monotonic() < self._failed_until else None
             conn = self._pool.getconn(patience)
         except PoolTimeout:
-            raise self._why() from None
+            raise self._reason() from None
         with self._lock:
             self._lent += 1
         try:
@@ -149,7 +149,7 @@ class Database:
             with self._lock:
                 self._lent -= 1
 
-    def _why(self) -> ConfigurationError:
+    def _reason(self) -> ConfigurationError:
         """Why there was no connection in time."""
         if self._lent >= self._max_size:
             return ConfigurationError(

@@ -138,7 +138,7 @@ class CodeServer(DagsterProxyApiServicer):
             self._take(self._begin())
         except Exception as error:
             self._load_error = serializable_error_info_from_exc_info(sys.exc_info())
-            _log.error("the process with the definitions did not start: %s", _why(error))
+            _log.error("the process with the definitions did not start: %s", _reason(error))
 
     def ReloadCode(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Replace the process by one that has loaded the definitions again; abort with one line where they
@@ -149,7 +149,7 @@ class CodeServer(DagsterProxyApiServicer):
                 fresh = self._begin()
                 why = fresh.error
             except Exception as error:
-                fresh, why = None, _why(error)
+                fresh, why = None, _reason(error)
             keeps = former is not None and former.serves and former.error is None
             if fresh is not None and (why is None or not keeps):
                 self._take(fresh)
@@ -264,7 +264,7 @@ class CodeServer(DagsterProxyApiServicer):
                         _log.warning("the process with the definitions %s; starting it again", why)
                         self._take(self._begin())
             except Exception as error:
-                _log.error("the process with the definitions does not start: %s", _why(error))
+                _log.error("the process with the definitions does not start: %s", _reason(error))
             if self._loaded is None or self._loaded.error is not None or not self._loaded.serves:
                 # A person may be correcting the definitions.
                 pause = _LONGEST_PAUSE
@@ -315,7 +315,7 @@ def _end(loaded: _Loaded) -> None:
     threading.Thread(target=loaded.process.shutdown_server, daemon=True).start()
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """Why a process did not start, without the long command that Dagster adds."""
     infos = error.user_code_process_error_infos if isinstance(error, DagsterUserCodeProcessError) else []
     text = cause_of(infos[0]) if infos else str(error)

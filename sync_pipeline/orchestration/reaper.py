@@ -27,7 +27,7 @@ from sync_pipeline.orchestration.processes import Process, end_lost_run, process
 from sync_pipeline.orchestration.resources import PostgresResource
 from sync_pipeline.orchestration.storage import records_problem
 from sync_pipeline.orchestration.ticks import UNFINISHED, heartbeat, skips_outages
-from sync_pipeline.policy.reaping import Rules, RunInDagster, RunState, why_run_is_lost
+from sync_pipeline.policy.reaping import Rules, RunInDagster, RunState, loss_reason
 from sync_pipeline.scheduling.reaper import AT_ONCE, REAPER, Item, ReapReport, reap, rules_of
 from sync_pipeline.settings import Settings
 
@@ -130,7 +130,7 @@ def _end_runs(database: Database, instance: dg.DagsterInstance, report: ReapRepo
             last_sign=sign["last_sign"] if sign else None,
             lost_at=sign["lost_at"] if sign else None,
         )
-        why = why_run_is_lost(facts, now, rules)
+        why = loss_reason(facts, now, rules)
         if why is None:
             continue
         report.attempt(

@@ -183,7 +183,7 @@ class RunInDagster:
     lost_at: datetime | None
 
 
-def why_run_is_lost(run: RunInDagster, now: datetime, rules: Rules) -> str | None:
+def loss_reason(run: RunInDagster, now: datetime, rules: Rules) -> str | None:
     """Why a run is ended in Dagster, in one line; None if it continues.
 
     A run whose claim was taken, and that did nothing since, hangs or was stopped. While Dagster reports it as

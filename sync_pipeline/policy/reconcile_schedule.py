@@ -141,7 +141,7 @@ class ReconcileTask:
     repo_id: int
     job_type: JobType
     instance: str
-    why: TaskReason
+    reason: TaskReason
     depth: Depth
     calls: int
     windows: tuple[Window, ...] = ()
@@ -168,13 +168,13 @@ def plan(
             left_out[asset.key] = reason
             continue
         for task, latest in (
-            (_of_places(asset), asset.places_at),
+            (_compare_differences(asset), asset.places_at),
             (_of_recent(asset, limits, now), asset.recent_at),
             (_of_history(asset, limits, now), asset.history_at),
         ):
             if task is not None:
                 since = latest or datetime.min.replace(tzinfo=UTC)
-                found.append(((order.index(task.why), since, asset.repo_id, asset.job_type), task))
+                found.append(((order.index(task.reason), since, asset.repo_id, asset.job_type), task))
     found.sort(key=lambda one: one[0])
     return [task for _, task in found], left_out
 
@@ -219,7 +219,7 @@ def sent_before(now: int, last_hour: int, limits: ReconcileLimits) -> int:
 # Tasks ---------------------------------------------------------------------------------------------------
 
 
-def _of_places(asset: ReconcileAsset) -> ReconcileTask | None:
+def _compare_differences(asset: ReconcileAsset) -> ReconcileTask | None:
     windows = around(asset.places)[:MAX_TASK_WINDOWS]
     if not windows and asset.anywhere:
         # Every comparison checks the differences without a place, so the window may be almost empty.
@@ -235,8 +235,10 @@ def _of_places(asset: ReconcileAsset) -> ReconcileTask | None:
     )
 
 
-def _task(asset: ReconcileAsset, why: TaskReason, depth: Depth, calls: int, **range_: Any) -> ReconcileTask:
-    return ReconcileTask(asset.repo_id, asset.job_type, asset.instance, why, depth, calls, **range_)
+def _task(
+    asset: ReconcileAsset, reason: TaskReason, depth: Depth, calls: int, **range_: Any
+) -> ReconcileTask:
+    return ReconcileTask(asset.repo_id, asset.job_type, asset.instance, reason, depth, calls, **range_)
 
 
 def around(places: Iterable[Window]) -> list[Window]:
@@ -364,15 +366,15 @@ class _Spent:
     """
 
     before: int
-    by_why: dict[TaskReason, int] = field(default_factory=lambda: dict.fromkeys(TaskReason, 0))
+    by_reason: dict[TaskReason, int] = field(default_factory=lambda: dict.fromkeys(TaskReason, 0))
     reserved: dict[int, tuple[TaskReason, int]] = field(default_factory=dict)
 
-    def of(self, why: TaskReason) -> int:
-        return self.by_why[why] + sum(calls for kind, calls in self.reserved.values() if kind is why)
+    def of(self, reason: TaskReason) -> int:
+        return self.by_reason[reason] + sum(calls for kind, calls in self.reserved.values() if kind is reason)
 
     @property
     def total(self) -> int:
-        return self.before + sum(self.of(why) for why in TaskReason)
+        return self.before + sum(self.of(reason) for reason in TaskReason)
 
 
 class RequestBudget:
@@ -396,26 +398,26 @@ class RequestBudget:
         :meth:`ended` when it is over, and ask again."""
         for whole in (False, True):
             left = {
-                (instance, why): self._left(spent, why, whole=whole)
+                (instance, reason): self._left(spent, reason, whole=whole)
                 for instance, spent in self._spent.items()
-                for why in TaskReason
+                for reason in TaskReason
             }
             for n, task in enumerate(self._waiting):
-                here = left[task.instance, task.why]
+                here = left[task.instance, task.reason]
                 reserved = self._spent[task.instance].reserved
                 if here >= min(task.calls, self._third) and here > 0 and task.repo_id not in reserved:
                     del self._waiting[n]
                     allowed = here if whole else self._allowance(task, here)
-                    reserved[task.repo_id] = task.why, allowed
+                    reserved[task.repo_id] = task.reason, allowed
                     return task, allowed
         return None
 
-    def _left(self, spent: _Spent, why: TaskReason, *, whole: bool) -> int:
+    def _left(self, spent: _Spent, reason: TaskReason, *, whole: bool) -> int:
         left = self._all - spent.total
         if whole:
             # The rest is shared when it is known how much is left.
             return 0 if spent.reserved else left
-        return min(left, self._third - spent.of(why))
+        return min(left, self._third - spent.of(reason))
 
     def _allowance(self, task: ReconcileTask, left: int) -> int:
         """About twice the expected requests, so that others can run beside it; at least half of the rest."""
@@ -425,7 +427,7 @@ class RequestBudget:
         """``task`` is over and has sent ``calls`` requests."""
         spent = self._spent[task.instance]
         spent.reserved.pop(task.repo_id)
-        spent.by_why[task.why] += calls
+        spent.by_reason[task.reason] += calls
 
     def drop(self, unwanted: Iterable[tuple[int, JobType]] = (), instance: str | None = None) -> None:
         """Start no more tasks of these assets, or of ``instance``."""

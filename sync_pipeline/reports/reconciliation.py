@@ -39,7 +39,7 @@ Progress = Callable[[Counts], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ComparisonOptions:
     """The options of a comparison: its ``depth``, and how many differences are listed. They are repaired at
     once (``repair_differences``) or by a job of the scheduler (``queue``).
     """
@@ -97,7 +97,7 @@ def plan(
     settings: Settings,
     repository: Repository,
     windows: Sequence[tuple[JobType, Window]],
-    wish: Wish,
+    options: ComparisonOptions,
 ) -> Document:
     """The plan of :func:`reconcile`; nothing is changed and no source is asked."""
     jobs = []
@@ -108,9 +108,9 @@ def plan(
                 {
                     "job": str(job_type),
                     "window": plain_window(window),
-                    "depth": str(wish.depth),
+                    "depth": str(options.depth),
                     "stored": rows,
-                    "calls": _calls(settings, job_type, window, rows, wish.depth),
+                    "calls": _calls(settings, job_type, window, rows, options.depth),
                 }
             )
     return {"repo": repository.spec, "dry_run": True, "results": jobs, "exit_code": exit_codes.SUCCESS}
@@ -133,7 +133,7 @@ def reconcile(
     syncer: Syncer,
     repository: Repository,
     windows: Sequence[tuple[JobType, Window]],
-    wish: Wish,
+    options: ComparisonOptions,
     starter: Starter,
     *,
     cancel: threading.Event | None = None,
@@ -145,7 +145,7 @@ def reconcile(
     something differs or could not be compared, and 2 if nothing could be compared. Raises ConfigurationError
     for a retired repository, Cancelled after ``cancel`` was set.
     """
-    reconciler = _Reconciler(database, settings, syncer, repository, wish, starter, cancel, progress)
+    reconciler = _Reconciler(database, settings, syncer, repository, options, starter, cancel, progress)
     results = [reconciler.run(job_type, window) for job_type, window in windows]
     last = [one["after"] or one for one in results]
     if all(one["status"] == CLEAN and one["complete"] and not one["unreadable"] for one in last):
@@ -170,7 +170,7 @@ class _Reconciler:
     settings: Settings
     syncer: Syncer
     repository: Repository
-    wish: Wish
+    options: ComparisonOptions
     starter: Starter
     cancel: threading.Event | None
     progress: Progress | None
@@ -180,10 +180,10 @@ class _Reconciler:
         repo_id = self.repository.repo_id
         status, document = self._compare(job_type, window)
         document |= {"repair": None, "after": None}
-        if status == CLEAN or not (self.wish.repair_differences or self.wish.queue):
+        if status == CLEAN or not (self.options.repair_differences or self.options.queue):
             return document
         with self.database.connection() as conn:
-            if not self.wish.repair_differences:
+            if not self.options.repair_differences:
                 job_id = comparisons.queue_repair(conn, self.settings, repo_id, job_type, self.starter)
                 document["repair"] = None if job_id is None else _repair(None, str(job_id))
                 return document
@@ -200,9 +200,9 @@ class _Reconciler:
             self.repository.repo_id,
             job_type,
             window,
-            self.wish.depth,
+            self.options.depth,
             self.starter,
-            max_calls=self.wish.max_calls,
+            max_calls=self.options.max_calls,
         )
         report = self.syncer.run(request, cancel=self.cancel, progress=self.progress)
         with self.database.connection() as conn:
@@ -214,7 +214,7 @@ class _Reconciler:
         gaps = watermarks.missing(conn, repo_id, report.job_type, window)
         found: list[Discrepancy] = []
         for part in result.parts:
-            left = max(0, self.wish.shown - len(found))
+            left = max(0, self.options.shown - len(found))
             found += reconciliations.open_ones(
                 conn, repo_id, report.job_type, number=part["reconciliation_id"], limit=left
             )
@@ -223,7 +223,7 @@ class _Reconciler:
         return {
             "job": str(report.job_type),
             "status": result.status,
-            "depth": str(self.wish.depth),
+            "depth": str(self.options.depth),
             "window": plain_window(window),
             "compared": [plain_window(one) for one in compared],
             "uncovered": [plain_window(one) for one in gaps],

@@ -281,7 +281,7 @@ class ReconcileSchedule:
         result = TaskResult(task)
         try:
             with self._database.connection() as conn:
-                reconcile_progress.mark_started(conn, task.repo_id, task.job_type, str(task.why))
+                reconcile_progress.mark_started(conn, task.repo_id, task.job_type, str(task.reason))
             result.visits = self._visit(task)
             failed = next((report for report in result.visits if not report.succeeded), None)
             if failed is None:
@@ -335,7 +335,7 @@ class ReconcileSchedule:
             left = allowed - result.calls
             if left <= 0:
                 break
-            starter = self._starter(f"comparison of {task.why}")
+            starter = self._starter(f"comparison of {task.reason}")
             request = replace(
                 probe_request(task.repo_id, task.job_type, window, task.depth, starter, max_calls=left),
                 dagster_run_id=self._dagster_run_id,
@@ -346,7 +346,7 @@ class ReconcileSchedule:
             result.results.append(found)
             result.calls += report.calls
             reached = _reached(window, found, whole=report.succeeded and report.calls < left)
-            if task.why is TaskReason.HISTORY:
+            if task.reason is TaskReason.HISTORY:
                 self._move(task, window, reached, mark)
             if not report.succeeded:
                 result.fail(report.error_code, report.error or "not finished")
@@ -363,9 +363,9 @@ class ReconcileSchedule:
             mark = watermarks.get(conn, task.repo_id, task.job_type).watermark
             if mark is None:
                 return (), None
-            if task.why is TaskReason.HISTORY:
+            if task.reason is TaskReason.HISTORY:
                 return self._share(conn, task, mark), mark
-        if task.why is TaskReason.RECENT and fresh and isinstance(mark, datetime):
+        if task.reason is TaskReason.RECENT and fresh and isinstance(mark, datetime):
             (window,) = task.windows
             start, end = bounds(window)
             return (between(start, max(mark, end)),), mark

@@ -501,7 +501,7 @@ class MergeRequestWork:
         if attempt.job_type is JobType.REVIEWS:
             if self._read_some([iid], readable, [attempt]) or attempt not in self._attempts:
                 return
-            is_gone, error = self._why_not_listed(iid)
+            is_gone, error = self._reason_not_listed(iid)
             page: Page[Any] = Page(readable, (), deferred=_deferred(iid, dict.fromkeys(details, error)))
         else:
             page, is_gone = self._detailed(iid, details)
@@ -518,7 +518,7 @@ class MergeRequestWork:
                         time=timedelta(seconds=self._settings.reconcile.deletion_after_seconds),
                     )
 
-    def _why_not_listed(self, iid: int) -> tuple[bool, str]:
+    def _reason_not_listed(self, iid: int) -> tuple[bool, str]:
         """Whether a merge request that did not come is gone, and what is recorded of it."""
         try:
             if SingleReader(self._client, self._visit.project_id).is_gone(iid):

@@ -194,7 +194,7 @@ def test_a_list_that_never_ends_is_an_error_and_covers_nothing(forge: Forge) -> 
     assert watermarks.get(forge.conn, forge.repo_id, MR).covered == ()
 
 
-def test_a_page_that_comes_under_every_number_is_owed_by_its_own_merge_request(forge: Forge) -> None:
+def test_a_page_that_comes_under_every_number_is_deferred_for_its_own_merge_request(forge: Forge) -> None:
     bad, good = make(forge, 2)
     for request in (bad, good):
         forge.gitlab.comment(request, forge.other, "Hello")

@@ -155,7 +155,7 @@ def test_people_and_labels_in_another_order_write_nothing(forge: Forge) -> None:
 
 
 @pytest.mark.parametrize("how", ["no such list", "too few in it"])
-def test_a_poorer_copy_of_a_note_takes_back_nothing_and_is_no_change(forge: Forge, how: str) -> None:
+def test_a_copy_of_a_note_with_less_detail_removes_nothing_and_is_no_change(forge: Forge, how: str) -> None:
     (request,) = make(forge, 1)
     thread = forge.gitlab.comment(request, forge.other, "Why?")
     forge.gitlab.comment(request, forge.user, "Because", reply_to=thread)

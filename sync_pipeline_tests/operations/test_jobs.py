@@ -178,16 +178,16 @@ def test_a_job_keeps_the_settings_that_it_ran_with_and_no_secret(
         gitlab_token=SecretStr("hunter2"),
         database_url="postgresql://ada:hunter2@db/x",
     )
-    wish = request(repo, Mode.BACKFILL, window=(1, 3))
+    job_request = request(repo, Mode.BACKFILL, window=(1, 3))
     with database.connection() as conn:
-        job = jobs.enqueue(conn, wish, config_hash=configuration.keep(conn, made_with))
+        job = jobs.enqueue(conn, job_request, config_hash=configuration.keep(conn, made_with))
         kept = show(database, job)["configuration"]
         assert kept is not None
         assert kept["changed"] is not None
         assert kept["changed"].items() >= {"chunk_revisions": 7, "history_floor": "2001-02-03"}.items()
         assert "lease_seconds" not in kept["changed"]
         # Whoever claims it may have other settings, and those are what it ran with.
-        assert Syncer(database, ran_with).run(wish).job_id == job
+        assert Syncer(database, ran_with).run(job_request).job_id == job
         Syncer(database, ran_with).run(request(repo))
     found = show(database, job)["configuration"]
     assert found is not None

@@ -34,9 +34,9 @@ class Dagster:
 
 
 def start(
-    conn: Connection, repo: int, mode: Mode = Mode.INCREMENTAL, *, process: str = "p", **wish: Any
+    conn: Connection, repo: int, mode: Mode = Mode.INCREMENTAL, *, process: str = "p", **job_request: Any
 ) -> jobs.Claim:
-    job_id = jobs.enqueue(conn, request(repo, mode, **wish))
+    job_id = jobs.enqueue(conn, request(repo, mode, **job_request))
     claim = jobs.claim(conn, job_id, worker="w1", process=process, length=300, dagster_run_id="run-1")
     assert claim is not None
     return claim

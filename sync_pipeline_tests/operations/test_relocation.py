@@ -116,7 +116,7 @@ def test_a_relocated_repository_goes_on_where_it_was(
     assert not relocate(database, now, place.url).changed
 
 
-def test_a_replaced_repository_that_is_relocated_has_to_prove_its_whole_history(
+def test_a_replaced_repository_that_is_relocated_has_to_verify_its_whole_history(
     database: Database, tmp_path: Path, old: Repository
 ) -> None:
     with database.connection() as conn:

@@ -40,7 +40,7 @@ def kinds(report: RetentionReport) -> dict[str, tuple[int, int]]:
     return {one.name.removeprefix("scm.sync_"): (one.found, one.deleted) for one in report.kinds}
 
 
-def test_finished_work_goes_with_its_runs_and_batches_and_the_proofs_still_hold(
+def test_finished_work_goes_with_its_runs_and_batches_and_the_integrity_checks_still_hold(
     database: Database, tmp_path: Path
 ) -> None:
     source = tmp_path / "repository"
@@ -106,9 +106,9 @@ def test_what_somebody_still_needs_stays_however_old_it_is(database: Database) -
         conn.execute("UPDATE scm.sync_watermarks SET covered_revs = '{[1,1001)}'")
 
         def ended(
-            mode: Mode = Mode.BACKFILL, *, status: str = "dead", code: str | None = None, **wish: Any
+            mode: Mode = Mode.BACKFILL, *, status: str = "dead", code: str | None = None, **job_request: Any
         ) -> UUID:
-            job = jobs.enqueue(conn, request(repo, mode, **wish))
+            job = jobs.enqueue(conn, request(repo, mode, **job_request))
             conn.execute(
                 "UPDATE scm.sync_jobs SET status = %s, finished_at = now(), last_error_code = %s"
                 " WHERE job_id = %s",

@@ -523,8 +523,8 @@ def test_a_long_backfill_is_handed_out_in_pieces_and_no_day_of_it_is_lost(databa
         repo = register_project(conn, "https://git.test", 7, "a/b", origin=whole.until)
         repos.begin_history(conn, whole.since.date(), settings.gitlab.history_floor)
         for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
-            wish = replace(request(repo), job_type=job_type, mode=Mode.BACKFILL, window=whole)
-            jobs.enqueue(conn, wish)
+            job_request = replace(request(repo), job_type=job_type, mode=Mode.BACKFILL, window=whole)
+            jobs.enqueue(conn, job_request)
         fleet, rounds = Fleet(database, [repo]), 0
         while started := [d for d in plan(fleet, settings).started if d.mode is Mode.BACKFILL]:
             rounds += 1

@@ -398,7 +398,7 @@ def test_a_look_that_is_cut_short_says_nothing_and_is_the_first_of_the_next_tick
         assert hint.fetchone() == {"head_rev": 7, "error_code": None}
 
 
-def test_servers_that_share_a_sensor_after_a_relocation_are_judged_apart(
+def test_servers_that_share_a_sensor_after_a_relocation_are_evaluated_apart(
     forge: Forge, svn_repository: Callable[..., SvnRepository]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

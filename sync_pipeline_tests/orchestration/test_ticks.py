@@ -23,7 +23,7 @@ SENSORS = ("scheduler", "reaper", "changes_local")
 SCHEDULES = ("rediscovery", "reconcile", "retention", "full_sync", "repair_recent")
 
 
-Answer = dg.RunRequest | dg.SkipReason | dg.SensorResult
+TickResult = dg.RunRequest | dg.SkipReason | dg.SensorResult
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def on_disk() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def ticks(site: Site, on_disk: dg.DagsterInstance, *names: str) -> dict[str, Answer]:
+def ticks(site: Site, on_disk: dg.DagsterInstance, *names: str) -> dict[str, TickResult]:
     """One tick of each of these sensors and schedules."""
     location = site.definitions().get_repository_def()
-    found: dict[str, Answer] = {name: site.tick(name) for name in names if name in SENSORS}
+    found: dict[str, TickResult] = {name: site.tick(name) for name in names if name in SENSORS}
     with (
         quiet_dagster(),
         dg.build_schedule_context(
@@ -48,7 +48,7 @@ def ticks(site: Site, on_disk: dg.DagsterInstance, *names: str) -> dict[str, Ans
         for name in names:
             if name in SCHEDULES:
                 answer = location.get_schedule_def(name)(context)
-                assert isinstance(answer, Answer)
+                assert isinstance(answer, TickResult)
                 found[name] = answer
     return found
 
@@ -144,7 +144,7 @@ def test_a_check_of_the_fleet_tells_what_is_silent_and_what_nobody_takes(site: S
 def test_a_schedule_starts_a_run_where_something_is_to_be_read_again(
     site: Site, on_disk: dg.DagsterInstance
 ) -> None:
-    def tick() -> Answer:
+    def tick() -> TickResult:
         return ticks(site, on_disk, "full_sync")["full_sync"]
 
     with site.database.connection() as conn:

@@ -19,7 +19,7 @@ from sync_pipeline.policy.reaping import (
     WaitingJob,
     evaluate_running,
     evaluate_waiting,
-    why_run_is_lost,
+    loss_reason,
 )
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -152,5 +152,5 @@ def test_a_run_of_dagster_is_lost_only_where_something_shows_it(
         last_sign=last_sign,
         lost_at=lost_at,
     )
-    found = why_run_is_lost(run, NOW, RULES)
+    found = loss_reason(run, NOW, RULES)
     assert found is None if why is None else why in (found or "")

@@ -52,8 +52,8 @@ def tasks(
     return plan(assets, limits, now)[0]
 
 
-def of(why: TaskReason, *assets: ReconcileAsset, **other: Any) -> list[ReconcileTask]:
-    return [task for task in tasks(*assets, **other) if task.why is why]
+def of(reason: TaskReason, *assets: ReconcileAsset, **other: Any) -> list[ReconcileTask]:
+    return [task for task in tasks(*assets, **other) if task.reason is reason]
 
 
 def point(moment: datetime) -> TimeWindow:
@@ -94,7 +94,7 @@ def test_places_come_before_the_recent_part_and_that_before_history() -> None:
     long_ago, place = NOW - 9 * DAY, point(NOW - 90 * DAY)
     first = asset(1, recent_at=long_ago, history_at=long_ago, places_at=NOW - HOUR, places=(place,))
     other = asset(2, recent_at=long_ago - DAY, places_at=long_ago, places=(place,))
-    assert [(task.why, task.repo_id) for task in tasks(first, other)] == [
+    assert [(task.reason, task.repo_id) for task in tasks(first, other)] == [
         (TaskReason.PLACES, 2),
         (TaskReason.PLACES, 1),
         (TaskReason.RECENT, 2),
@@ -299,12 +299,14 @@ class Fleet:
         one = self.assets[task.key]
         # Nothing happens at the same moment.
         self.now += timedelta(milliseconds=1)
-        self.gaps[task.why] = max(self.gaps[task.why], self.now - self.latest.get((task.key, task.why), NOW))
-        self.latest[task.key, task.why] = self.now
-        if task.why is TaskReason.PLACES:
+        self.gaps[task.reason] = max(
+            self.gaps[task.reason], self.now - self.latest.get((task.key, task.reason), NOW)
+        )
+        self.latest[task.key, task.reason] = self.now
+        if task.reason is TaskReason.PLACES:
             self.assets[task.key] = replace(one, places_at=self.now, places=())
             return
-        if task.why is TaskReason.RECENT:
+        if task.reason is TaskReason.RECENT:
             self.assets[task.key] = replace(one, recent_at=self.now)
             return
         changes: dict[str, Any] = {"history_at": self.now}
@@ -362,7 +364,7 @@ def test_with_far_too_few_requests_nobody_starves(number: int, requests: int, ro
     for _ in range(5 * len(keys)):
         fleet.hour()
     assert fleet.most <= requests
-    for why in TaskReason:
-        assert {key for key, kind in fleet.latest if kind is why} == set(keys)
+    for reason in TaskReason:
+        assert {key for key, kind in fleet.latest if kind is reason} == set(keys)
         # Each kind has a third, which holds at least one turn an hour.
-        assert fleet.gaps[why] <= (len(keys) + 8) * HOUR + _JITTER, why
+        assert fleet.gaps[reason] <= (len(keys) + 8) * HOUR + _JITTER, reason

@@ -374,7 +374,7 @@ def test_a_damaged_revision_costs_only_itself(svn_repository: Factory, svnserve:
         assert settled.deferred[0].detail == "changed_paths"
 
 
-def test_a_settled_obligation_is_gone(svn_repository: Factory) -> None:
+def test_a_settled_deferred_fetch_is_gone(svn_repository: Factory) -> None:
     repository = svn_repository(dump=plain(3))
     whole = repository.revision_file(2).read_bytes()
     repository.damage(2)

@@ -107,7 +107,7 @@ def test_an_older_look_that_comes_late_changes_nothing(database: Database) -> No
         assert one(conn, "a")["title"] == "newer"
 
 
-def test_a_tombstone_is_lifted_even_by_a_poorer_copy(database: Database) -> None:
+def test_a_tombstone_is_lifted_even_by_a_copy_with_less_detail(database: Database) -> None:
     with database.connection() as conn:
         repo = project(conn)
         store(conn, repo, commit("a"))
@@ -149,7 +149,7 @@ def test_nasty_texts_and_dates_are_stored_and_flagged(database: Database) -> Non
         assert row["raw"] == {"message": "a\\u0000b", "k\\ud800": 1}
 
 
-def test_owed_numbers_are_flagged_and_quarantine_and_obligations_end(database: Database) -> None:
+def test_deferred_numbers_are_flagged_and_quarantine_and_deferred_fetches_end(database: Database) -> None:
     key, job = sha("a"), JobType.COMMITS
     with database.connection() as conn:
         repo = project(conn)
@@ -199,7 +199,7 @@ def test_a_tip_is_covered_once_the_walk_that_stored_it_is_complete(database: Dat
         assert commits.covered_tips(conn, repo, 1, tips) == set(tips[:2])
 
 
-def test_a_walk_takes_over_what_proves_nothing_and_only_that(database: Database) -> None:
+def test_a_walk_takes_over_what_verifies_nothing_and_only_that(database: Database) -> None:
     def walk_of(name: str) -> int | None:
         row: int | None = one(conn, name)["walk_id"]
         return row

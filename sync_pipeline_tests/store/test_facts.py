@@ -88,7 +88,7 @@ def test_changed_paths_are_replaced_as_a_set(database: Database) -> None:
         revision(1, "lossy", flags=("message_unread",)),
     ],
 )
-def test_a_poorer_look_never_blanks_a_richer_one_and_is_counted(
+def test_a_read_with_less_detail_never_blanks_one_with_more_and_is_counted(
     database: Database, regressed: RevisionRow
 ) -> None:
     with database.connection() as conn:
@@ -124,7 +124,7 @@ def test_a_revision_that_is_hidden_later_keeps_its_content_and_says_since_when(
         assert one(conn, 1)["hidden_since"] is None
 
 
-def test_a_copy_in_doubt_that_shows_what_is_stored_is_not_poorer(database: Database) -> None:
+def test_a_copy_in_doubt_that_shows_what_is_stored_is_not_regressed(database: Database) -> None:
     exact = revision(
         1,
         "a\r\nb\rc",
@@ -165,7 +165,7 @@ def test_a_copy_in_doubt_that_shows_what_is_stored_is_not_poorer(database: Datab
         {"visibility": Visibility.PARTIAL, "message": None},
     ],
 )
-def test_a_copy_in_doubt_that_shows_something_else_is_poorer(
+def test_a_copy_in_doubt_that_shows_something_else_is_regressed(
     database: Database, other: dict[str, Any]
 ) -> None:
     with database.connection() as conn:
@@ -177,7 +177,7 @@ def test_a_copy_in_doubt_that_shows_something_else_is_poorer(
         assert everything(conn) == before
 
 
-def test_a_richer_look_replaces_a_poorer_one(database: Database) -> None:
+def test_a_read_with_more_detail_replaces_one_with_less(database: Database) -> None:
     with database.connection() as conn:
         repo = register(conn)
         store(conn, repo, revision(1, None, author_raw=None, ts=None, visibility=Visibility.HIDDEN, paths=()))
@@ -257,7 +257,7 @@ def test_two_repositories_keep_their_equal_numbers_apart(database: Database) -> 
         assert [r["source_id"] for r in rows] == [f"svn:{one_repo}:1", f"svn:{other}:1"]
 
 
-def test_quarantine_and_obligations_end_when_the_row_is_stored(database: Database) -> None:
+def test_quarantine_and_deferred_fetches_end_when_the_row_is_stored(database: Database) -> None:
     bad = QuarantinedRow("7", "corrupt", "checksum mismatch", b"\x00raw")
     with database.connection() as conn:
         repo = register(conn)
@@ -284,7 +284,7 @@ def test_quarantine_and_obligations_end_when_the_row_is_stored(database: Databas
         assert quarantine.due(conn, repo, JobType.REVISIONS, 10) == []
 
 
-def test_an_obligation_met_again_waits_longer(database: Database) -> None:
+def test_a_deferred_fetch_met_again_waits_longer(database: Database) -> None:
     with database.connection() as conn:
         repo = register(conn)
         for _ in range(3):

@@ -115,7 +115,7 @@ def test_of_a_large_damage_the_first_rows_are_told_and_all_are_counted(database:
     )
 
 
-def test_a_batch_that_is_gone_with_its_run_proves_nothing(database: Database, tmp_path: Path) -> None:
+def test_a_batch_that_is_gone_with_its_run_verifies_nothing(database: Database, tmp_path: Path) -> None:
     """As retention leaves it."""
     with database.connection() as conn:
         _store_revisions(database, conn, tmp_path)

@@ -341,8 +341,8 @@ def windows(conn: Connection, *statuses: str) -> list[tuple[str, str]]:
 def month(database: Database) -> Iterator[tuple[Connection, JobRequest]]:
     with database.connection() as conn:
         repo = register_project(conn, "https://git.test", 7, "a/b", origin=MONTH.until)
-        wish = replace(request(repo), job_type=JobType.REVIEWS, mode=Mode.BACKFILL, window=MONTH)
-        yield conn, replace(wish, reread=True, priority=900)
+        job_request = replace(request(repo), job_type=JobType.REVIEWS, mode=Mode.BACKFILL, window=MONTH)
+        yield conn, replace(job_request, reread=True, priority=900)
 
 
 class TestACut:
@@ -351,8 +351,8 @@ class TestACut:
     def test_leaves_a_piece_and_queues_the_rest_as_old_and_urgent_as_the_whole(
         self, month: tuple[Connection, JobRequest]
     ) -> None:
-        conn, wish = month
-        job = jobs.enqueue(conn, wish, max_attempts=5, config_hash="abc")
+        conn, job_request = month
+        job = jobs.enqueue(conn, job_request, max_attempts=5, config_hash="abc")
         conn.execute("UPDATE scm.sync_jobs SET created_at = created_at - interval '1 day'")
         assert jobs.cut(conn, job, WEEK, REST) == job
         assert windows(conn) == [("pending", "2026-01-01 2026-01-25"), ("pending", "2026-01-25 2026-02-01")]
@@ -366,8 +366,8 @@ class TestACut:
         assert len(windows(conn)) == 2
 
     def test_leaves_a_job_alone_that_somebody_has(self, month: tuple[Connection, JobRequest]) -> None:
-        conn, wish = month
-        job = jobs.enqueue(conn, wish)
+        conn, job_request = month
+        job = jobs.enqueue(conn, job_request)
         owner = claim(conn, job)
         assert owner is not None
         assert jobs.cut(conn, job, WEEK, REST) is None
@@ -379,10 +379,10 @@ class TestACut:
             jobs.guard(conn, owner)
 
     def test_joins_the_jobs_that_its_parts_have_already(self, month: tuple[Connection, JobRequest]) -> None:
-        conn, wish = month
-        job = jobs.enqueue(conn, wish)
-        piece = jobs.enqueue(conn, replace(wish, window=WEEK, reread=False))
-        rest = jobs.enqueue(conn, replace(wish, window=REST, priority=950))
+        conn, job_request = month
+        job = jobs.enqueue(conn, job_request)
+        piece = jobs.enqueue(conn, replace(job_request, window=WEEK, reread=False))
+        rest = jobs.enqueue(conn, replace(job_request, window=REST, priority=950))
         assert jobs.cut(conn, job, WEEK, REST) == piece
         assert [period for _, period in windows(conn)] == ["2026-01-01 2026-01-25", "2026-01-25 2026-02-01"]
         assert windows(conn, "dead") == [("dead", "2026-01-01 2026-02-01")]
@@ -396,9 +396,9 @@ class TestACut:
     def test_waits_while_other_work_has_a_part(
         self, month: tuple[Connection, JobRequest], part: TimeWindow
     ) -> None:
-        conn, wish = month
-        job = jobs.enqueue(conn, wish)
-        jobs.enqueue(conn, replace(wish, window=part, from_raw=True))
+        conn, job_request = month
+        job = jobs.enqueue(conn, job_request)
+        jobs.enqueue(conn, replace(job_request, window=part, from_raw=True))
         before = windows(conn)
         assert jobs.cut(conn, job, WEEK, REST) is None
         assert windows(conn) == before

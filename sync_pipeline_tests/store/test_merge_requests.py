@@ -211,7 +211,7 @@ def test_a_changed_set_of_children_is_an_update_and_replaces_the_whole_set(datab
         assert conn.execute(others).fetchall() == untouched
 
 
-def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_owed(database: Database) -> None:
+def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_deferred(database: Database) -> None:
     missing = DeferredFetch("1", "commits", "timed out")
     with database.connection() as conn:
         repo = project(conn)
@@ -242,7 +242,7 @@ def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_owed(database:
         assert merge_requests.known_heads(conn, repo, [1]) == {1: (sha("head"), "next")}
 
 
-def test_an_older_copy_settles_nothing_that_is_owed(database: Database) -> None:
+def test_an_older_copy_settles_nothing_that_is_deferred(database: Database) -> None:
     with database.connection() as conn:
         repo = project(conn)
         store(conn, repo, merge_request(1, updated_at=later(5)))

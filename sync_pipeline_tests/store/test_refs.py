@@ -152,7 +152,7 @@ def graph(conn: Connection, repo: int) -> None:
     commits.store_commits(conn, repo_id=repo, batch_id=next(_batches), rows=rows, walk_id=walk.walk_id)
 
 
-def test_a_commit_without_parents_proves_nothing_about_what_is_behind_it(database: Database) -> None:
+def test_a_commit_without_parents_verifies_nothing_about_what_is_behind_it(database: Database) -> None:
     with database.connection() as conn:
         repo = project(conn)
         graph(conn, repo)

@@ -251,7 +251,7 @@ def test_reviewers_are_a_set_with_a_state_that_is_never_blanked(database: Databa
         assert open_set(conn, "reviewers") == []
 
 
-def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_owed(database: Database) -> None:
+def test_a_review_is_complete_when_all_of_it_was_read_and_nothing_is_deferred(database: Database) -> None:
     deferred = DeferredFetch("1", "notes", "timed out")
     details = ["notes", "state_events", "label_events", "milestone_events", "approvals", "reviewers"]
     with database.connection() as conn:

@@ -296,7 +296,7 @@ def test_a_commit_that_postgresql_refuses_goes_to_quarantine_and_the_page_goes_o
     assert (row["natural_key"], row["reason"]) == (bad, "unstorable")
 
 
-def test_statistics_that_cannot_be_counted_are_owed_and_read_later(forge: Forge) -> None:
+def test_statistics_that_cannot_be_counted_are_deferred_and_read_later(forge: Forge) -> None:
     line_of(forge, 3)
     forge.gitlab.faults.add(r"stats=true", faults.server_error(), times=None)
     assert forge.commits().succeeded
@@ -394,7 +394,7 @@ def test_commits_that_only_a_merge_request_lists_are_facts_whenever_they_are_see
     assert forge.asked("/commits") == []
 
 
-def test_unknown_parents_are_never_none_and_prove_nothing(forge: Forge) -> None:
+def test_unknown_parents_are_never_none_and_verify_nothing(forge: Forge) -> None:
     _, (one, two) = squashed(forge)
     assert all(report.succeeded for report in forge.both())
     forge.gitlab.faults.add(rf"commits/({one}|{two})", faults.server_error(), times=None)
@@ -422,7 +422,9 @@ def test_unknown_parents_are_never_none_and_prove_nothing(forge: Forge) -> None:
     assert stored(forge) == truth(forge.git)
 
 
-def test_a_commit_of_a_merge_request_that_the_server_lost_is_kept_and_owed_no_longer(forge: Forge) -> None:
+def test_a_commit_of_a_merge_request_that_the_server_lost_is_kept_and_no_longer_deferred(
+    forge: Forge,
+) -> None:
     _, (one, two) = squashed(forge)
     assert all(report.succeeded for report in forge.both())
     forge.git.drop_hidden_cache()

@@ -832,7 +832,7 @@ def test_a_filtered_history_overwrites_nothing_however_it_is_found(
 
 
 @pytest.mark.parametrize("failure", [Transient("too slow", code="timeout"), AccessDenied("refused")])
-def test_a_server_that_fails_while_the_whole_history_is_read_proves_nothing(
+def test_a_server_that_fails_while_the_whole_history_is_read_verifies_nothing(
     database: Database, tmp_path: Path, failure: SyncError
 ) -> None:
     repo_path = tmp_path / "r"
@@ -984,7 +984,7 @@ def test_broken_messages_cost_no_svn_command_not_even_in_the_sweep(
         assert one(conn, query) == 60
 
 
-def test_what_is_owed_is_retried_on_its_own_and_settled(database: Database, repo_path: Path) -> None:
+def test_what_is_deferred_is_retried_on_its_own_and_settled(database: Database, repo_path: Path) -> None:
     make = Readers(SMALL).svn
 
     class Deferring(Hindered):
@@ -1049,7 +1049,7 @@ def test_a_revision_that_the_database_refuses_does_not_stop_the_others(
         assert integrity_checks.failures(conn) == {}
 
 
-def test_a_full_disk_fails_the_job_and_sets_nothing_aside(database: Database, repo_path: Path) -> None:
+def test_a_full_disk_fails_the_job_and_quarantines_nothing(database: Database, repo_path: Path) -> None:
     with database.connection() as conn:
         conn.execute(
             "CREATE FUNCTION scm.full_disk() RETURNS trigger LANGUAGE plpgsql AS"

@@ -85,7 +85,7 @@ def test_what_a_deleted_merge_request_owes_waits_longer_each_time(forge: Forge) 
     ]
 
 
-def test_a_tombstone_settles_what_was_owed_and_its_lifting_asks_again(forge: Forge) -> None:
+def test_a_tombstone_settles_deferred_fetches_and_its_lifting_asks_again(forge: Forge) -> None:
     first, *_ = make(forge, 2)
     forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     trouble = r"merge_requests/1/(approvals|versions|resource_label_events)"

@@ -305,7 +305,7 @@ def test_a_detail_that_the_token_may_see_nowhere_holds_nothing_else_up(forge: Fo
     assert [(r["detail"], r["error_code"]) for r in states] == [(name, "denied") for name in names]
 
 
-def test_a_detail_that_fails_is_owed_and_the_rest_is_complete(forge: Forge, opened: MergeRequest) -> None:
+def test_a_detail_that_fails_is_deferred_and_the_rest_is_complete(forge: Forge, opened: MergeRequest) -> None:
     forge.gitlab.comment(opened, forge.other, "Hello")
     forge.tick()
     forge.gitlab.faults.add(r"approvals|versions", faults.server_error(), times=None)

@@ -105,7 +105,7 @@ def test_what_a_server_says_may_hold_what_no_database_takes(forge: Forge) -> Non
     assert forge.rows("SELECT 1 FROM scm.sync_jobs WHERE status = 'running'") == []
 
 
-def test_a_tag_that_leads_to_no_commit_is_set_aside_once_and_costs_no_idle_visit(forge: Forge) -> None:
+def test_a_tag_that_leads_to_no_commit_is_quarantined_once_and_costs_no_idle_visit(forge: Forge) -> None:
     forge.git.commit("main", "Base\n", files={"a": "1\n"})
     forge.commits()
     forge.tick()

@@ -508,7 +508,7 @@ def command(
     return Command(proof, capsys)
 
 
-def test_the_command_names_repairs_and_proves(command: Command) -> None:
+def test_the_command_names_repairs_and_verifies(command: Command) -> None:
     forge = command.proof.forge
     planned = command.document("--dry-run")
     assert [(one["job"], one["stored"]) for one in planned["results"]] == [

@@ -151,7 +151,7 @@ def test_commits_of_any_date_are_compared_in_one_window_each(forge: Forge) -> No
         assert forge.state() == before
 
 
-def test_what_is_set_aside_is_unreadable_and_no_mismatch(proof: Proof) -> None:
+def test_what_is_quarantined_is_unreadable_and_no_mismatch(proof: Proof) -> None:
     forge = proof.forge
     forge.gitlab.edit(forge.project.merge_requests[2], state="unheard_of")
     forge.conn.execute("ALTER TABLE scm.mrs ADD CHECK (status <> 'unheard_of')")

@@ -158,7 +158,7 @@ def test_what_the_server_does_not_have_at_all_is_told_and_is_no_defect(forge: Fo
     assert (one.health.passed, one.health.reasons) == (True, (HealthReason.UNREADABLE,))
 
 
-def test_a_refusal_of_one_merge_request_is_owed_by_that_one(forge: Forge) -> None:
+def test_a_refusal_of_one_merge_request_is_deferred_for_that_one(forge: Forge) -> None:
     stock(forge, 4)
     synced(forge)
     forge.gitlab.faults.add(r"merge_requests/2/approvals", _FORBIDDEN, times=None)
@@ -172,7 +172,7 @@ def test_a_refusal_of_one_merge_request_is_owed_by_that_one(forge: Forge) -> Non
 
 @pytest.mark.parametrize("answer", [_FORBIDDEN, _NOT_FOUND, _NO_ROUTE])
 @pytest.mark.parametrize("kind", ["(notes|discussions)", "approvals", "versions"])
-def test_what_a_few_merge_requests_refuse_is_owed_by_these(
+def test_what_a_few_merge_requests_refuse_is_deferred_for_these(
     forge: Forge, kind: str, answer: faults.CannedResponse
 ) -> None:
     stock(forge, 6)
@@ -240,7 +240,7 @@ def test_another_token_is_tried_at_once(forge: Forge) -> None:
     assert len(forge.rows("SELECT 1 FROM scm.mr_approvals")) == 3
 
 
-def test_obligations_of_an_earlier_version_become_the_state(forge: Forge) -> None:
+def test_deferred_fetches_of_an_earlier_version_become_the_state(forge: Forge) -> None:
     stock(forge, 3)
     refuse(forge, "approvals")
     synced(forge)

@@ -273,7 +273,7 @@ def test_only_facts_from_a_time_on_and_those_without_one(forge: Forge, stored: M
         assert estimate_of(forge, job_type).updated == len(old)
 
 
-def test_a_raw_that_cannot_be_read_is_set_aside_and_the_rest_goes_on(
+def test_a_raw_that_cannot_be_read_is_quarantined_and_the_rest_goes_on(
     forge: Forge, stored: MergeRequest
 ) -> None:
     before = facts(forge)

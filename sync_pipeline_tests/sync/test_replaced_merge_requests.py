@@ -143,7 +143,7 @@ def test_one_that_comes_back_is_taken_up_again(forge: Forge, before: list[MergeR
     assert [row for row in found["approvals"] if row[2]] == [(one.id, "user2", True) for one in before]
 
 
-def test_what_was_owed_of_the_earlier_one_is_settled_and_what_the_new_one_owes_is_not(
+def test_deferred_fetches_of_the_earlier_one_are_settled_and_those_of_the_new_one_are_not(
     forge: Forge, before: list[MergeRequest]
 ) -> None:
     forge.gitlab.faults.add(r"/merge_requests/1/(versions|approvals)\b", faults.server_error(), times=None)

@@ -422,7 +422,7 @@ class ResyncJob(TypedDict):
     """since..until in UTC, or first and last revision."""
 
 
-class SkippedAssets(TypedDict):
+class OmittedCounts(TypedDict):
     """Number of (repository, job type) without a window now, by why."""
 
     still_queued: Count
@@ -446,4 +446,4 @@ class ResyncSet(TypedDict):
     jobs: list[ResyncJob]
     busy: list[ResyncJob]
     """Left out: a job that does other work has the same window."""
-    left_out: SkippedAssets
+    left_out: OmittedCounts

@@ -150,7 +150,9 @@ def test_merge_requests_are_read_by_number_for_a_sweep(site: Site, opened: Merge
     assert caught.value.code == "no_object"
 
 
-def test_a_child_that_fails_is_owed_and_the_merge_request_stored(site: Site, opened: MergeRequest) -> None:
+def test_a_child_that_fails_is_deferred_and_the_merge_request_stored(
+    site: Site, opened: MergeRequest
+) -> None:
     site.gitlab.faults.add("/versions", faults.server_error(500), times=None)
     (batch,) = reader(site).read(ALL)
     (row,) = batch.rows
@@ -201,7 +203,7 @@ def test_each_state_of_a_project_has_its_own_answer(
     assert caught.value.code == code
 
 
-def test_a_row_that_is_none_is_set_aside_and_the_others_stored(site: Site, opened: MergeRequest) -> None:
+def test_a_row_that_is_none_is_quarantined_and_the_others_stored(site: Site, opened: MergeRequest) -> None:
     good = dict(read(site)[opened.row["iid"]].raw)
     body = [
         {"iid": 3, "title": "no id"},
@@ -349,7 +351,7 @@ def test_notes_are_read_too_where_the_discussions_hold_too_few(site: Site, opene
     assert [event.body for event in review(site).events if not event.is_system] == ["hello"]
 
 
-def test_what_cannot_be_read_is_owed_and_not_called_whole(site: Site, opened: MergeRequest) -> None:
+def test_what_cannot_be_read_is_deferred_and_not_called_whole(site: Site, opened: MergeRequest) -> None:
     site.gitlab.comment(opened, site.other, "hello")
     site.gitlab.faults.add("/approvals", faults.server_error(500), times=None)
     site.gitlab.faults.add("/resource_label_events", faults.proxy_error(502), times=None)
@@ -360,7 +362,7 @@ def test_what_cannot_be_read_is_owed_and_not_called_whole(site: Site, opened: Me
     assert [event.body for event in found.events if not event.is_system] == ["hello"]
 
 
-def test_a_feature_that_the_server_does_not_have_is_not_owed(site: Site, opened: MergeRequest) -> None:
+def test_a_feature_that_the_server_does_not_have_is_not_deferred(site: Site, opened: MergeRequest) -> None:
     site.gitlab.faults.add("/approvals", faults.json_answer(404, {"error": "404 Not Found"}), times=None)
     found = review(site)
     assert (found.approvals, found.deferred) == (None, ())

@@ -188,7 +188,7 @@ def test_a_tip_that_the_server_does_not_have_is_said_so(site: Site, missing: int
         assert caught.value.code == "no_commit"
 
 
-def test_days_refresh_and_prove_nothing(site: Site) -> None:
+def test_days_refresh_and_verify_nothing(site: Site) -> None:
     site.git.commit("main", "One\n", date="1714989731 +0000")
     site.git.commit("side", "Two\n", date="1714989732 +0000")
     batches = list(reader(site).read_days(TimeWindow(START.replace(hour=0), START.replace(hour=23))))
@@ -202,7 +202,7 @@ def _with_stats(fault: faults.Fault, site: Site) -> list[CommitPage]:
     return list(reader(site).read_tip(tip))
 
 
-def test_statistics_that_are_too_hard_are_owed_and_the_commits_stored(site: Site) -> None:
+def test_statistics_that_are_too_hard_are_deferred_and_the_commits_stored(site: Site) -> None:
     batches = _with_stats(faults.server_error(500), site)
     assert sum(len(batch.rows) for batch in batches) == 350
     assert batches[-1].complete
@@ -225,7 +225,7 @@ def test_a_page_that_fails_for_good_ends_the_walk_before_it_is_complete(site: Si
     assert not any(batch.complete for batch in seen)
 
 
-def test_a_commit_that_is_none_is_set_aside_and_the_others_stored(site: Site) -> None:
+def test_a_commit_that_is_none_is_quarantined_and_the_others_stored(site: Site) -> None:
     tip = site.git.commit("main", "One\n")
     good = {
         "id": tip,
