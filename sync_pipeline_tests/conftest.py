@@ -38,9 +38,7 @@ from sync_pipeline.database.pool import Database
 from sync_pipeline.runtime import environment
 from sync_pipeline_tests.warm import Starter
 
-pytest_plugins = (
-    ["sync_pipeline_tests.svn_fixtures"] if (Path(__file__).parent / "svn_fixtures.py").exists() else []
-)
+pytest_plugins = ["sync_pipeline_tests.gitlab_site", "sync_pipeline_tests.svn_fixtures"]
 
 ENVIRONMENT = "test"
 _RUN = "SCM_TEST_RUN"

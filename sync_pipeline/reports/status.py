@@ -374,7 +374,7 @@ def _server(
     obstacles: Mapping[str, Sequence[Mapping[str, Any]]],
     credential: str | None,
 ) -> Document:
-    verdicts = Counter(asset["verdict"] for asset in assets)
+    results = Counter(asset["verdict"] for asset in assets)
     access = Counter(asset["access"]["state"] for asset in assets if asset["verdict"] == "unhealthy")
     lags = [asset["lag_seconds"] for asset in assets if asset["lag_seconds"] is not None]
     counts: Counter[str] = Counter()
@@ -387,7 +387,7 @@ def _server(
         "repositories": len({asset["repo_id"] for asset in assets}),
         "assets": {
             "total": len(assets),
-            **{verdict: verdicts[verdict] for verdict in reversed(_VERDICTS)},
+            **{verdict: results[verdict] for verdict in reversed(_VERDICTS)},
             "late": sum(HealthReason.STALE in asset["reasons"] for asset in assets),
             "with_gaps": sum(asset["gaps"]["windows"] > 0 for asset in assets),
             "never_complete": len(assets) - len(lags),

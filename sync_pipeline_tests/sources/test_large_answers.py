@@ -15,7 +15,7 @@ from sync_pipeline.sources.gitlab.reviews import without_duplicates
 from sync_pipeline.sources.svn import Client
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline_sandbox.dumps import DumpWriter
-from sync_pipeline_tests.store.gitlab_facts import START, event
+from sync_pipeline_tests.facts.gitlab_facts import START, event
 from sync_pipeline_tests.svn_fixtures import SvnRepository
 
 DATE = "2020-01-02T03:04:05.678901Z"

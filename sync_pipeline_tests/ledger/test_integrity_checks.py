@@ -16,7 +16,7 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register_source, request
-from sync_pipeline_tests.store.gitlab_facts import commit, merge_request, project, ref, sha, version
+from sync_pipeline_tests.facts.gitlab_facts import commit, merge_request, project, ref, sha, version
 
 # What is damaged behind the back, and by which proof alone it is found.
 DAMAGE = (

@@ -25,7 +25,7 @@ from sync_pipeline.registry.registration import Registered
 from sync_pipeline.settings import Settings, SvnTable
 from sync_pipeline_sandbox.gitlab import GUEST, Server, faults
 from sync_pipeline_sandbox.gitlab.git import GitRepository
-from sync_pipeline_tests.operations.conftest import Site
+from sync_pipeline_tests.gitlab_site import Site
 
 ROOT = "svn://h/paint"
 SPEC = parse_spec(f"svn:{ROOT}")

@@ -12,7 +12,7 @@ from sync_pipeline.core.model import Counts, DeferredFetch, JobType, Quarantined
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.facts import commits, quarantine
 from sync_pipeline.ledger import integrity_checks
-from sync_pipeline_tests.store.gitlab_facts import commit, project, sha
+from sync_pipeline_tests.facts.gitlab_facts import commit, project, sha
 
 _batches = count(1)
 

@@ -20,8 +20,8 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_sandbox import svn_samples
 from sync_pipeline_tests.builders import register_project, register_source, request
-from sync_pipeline_tests.operations.test_status import keys
-from sync_pipeline_tests.store.gitlab_facts import sha
+from sync_pipeline_tests.facts.gitlab_facts import sha
+from sync_pipeline_tests.reports.test_status import keys
 from sync_pipeline_tests.sync import conftest
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.test_schemas import validate

@@ -38,7 +38,7 @@ from sync_pipeline.sync.readers import Readers
 from sync_pipeline_sandbox.gitlab import RateLimit, Server, faults
 from sync_pipeline_tests.builders import register, register_project, register_source
 from sync_pipeline_tests.conftest import ENVIRONMENT, database_of
-from sync_pipeline_tests.operations.conftest import START, Site
+from sync_pipeline_tests.gitlab_site import START, Site
 from sync_pipeline_tests.svn_fixtures import SvnRepository, SvnServers, free_port
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"

@@ -10,7 +10,7 @@ from sync_pipeline.core.gitlab_rows import RefKind, RefRow
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.facts import commits, refs
 from sync_pipeline.ledger import integrity_checks
-from sync_pipeline_tests.store.gitlab_facts import START, commit, later, project, ref, sha
+from sync_pipeline_tests.facts.gitlab_facts import START, commit, later, project, ref, sha
 
 B, T = RefKind.BRANCH, RefKind.TAG
 _batches = count(1)

@@ -6,7 +6,7 @@ import pytest
 
 from sync_pipeline.database.pool import Database
 from sync_pipeline.facts import commits, merge_requests, reviews, tables
-from sync_pipeline_tests.store.gitlab_facts import commit, event, whole
+from sync_pipeline_tests.facts.gitlab_facts import commit, event, whole
 
 _COLUMNS = """
 SELECT a.attname AS name, format_type(a.atttypid, NULL) AS type

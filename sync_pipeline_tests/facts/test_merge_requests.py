@@ -15,7 +15,7 @@ from sync_pipeline.core.gitlab_rows import MergeRequestRow, Person
 from sync_pipeline.core.model import Counts, DeferredFetch, JobType, QuarantinedRow
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.facts import merge_requests, quarantine, refs
-from sync_pipeline_tests.store.gitlab_facts import (
+from sync_pipeline_tests.facts.gitlab_facts import (
     BIG,
     JO,
     KIM,

@@ -19,7 +19,7 @@ from sync_pipeline.registry.discovery import AddedRoot, Discovered, matches
 from sync_pipeline.settings import Settings
 from sync_pipeline_sandbox.gitlab import DEVELOPER, faults
 from sync_pipeline_tests.builders import register_project
-from sync_pipeline_tests.operations.conftest import Site
+from sync_pipeline_tests.gitlab_site import Site
 
 NOW = {"missing_confirmations": 1, "missing_after_seconds": 0.0}
 

@@ -21,7 +21,7 @@ from sync_pipeline.core.gitlab_rows import (
 from sync_pipeline.core.model import Counts, DeferredFetch, JobType, QuarantinedRow
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.facts import merge_requests, quarantine, reviews
-from sync_pipeline_tests.store.gitlab_facts import (
+from sync_pipeline_tests.facts.gitlab_facts import (
     BIG,
     JO,
     KIM,

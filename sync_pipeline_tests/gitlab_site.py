@@ -1,6 +1,6 @@
-"""A small GitLab over real HTTP with settings that name it.
+"""The fixture ``site``: a mock GitLab over real HTTP, with settings that name it.
 
-Belongs here: fixtures of this folder only.
+Belongs here: the fixture. Folders that need more of a site have a fixture of the same name.
 """
 
 from __future__ import annotations
