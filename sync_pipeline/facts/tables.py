@@ -100,7 +100,7 @@ class Table:
         return tuple(found)
 
     def sql(self, template: str) -> str:
-        """The statement of ``template``, with lists of columns in time_column of these names:
+        """The statement of ``template``, with lists of columns in place of these names:
 
         - ``{columns}``: all columns of a row, with flags, raw and hashes.
         - ``{types}``: the same, each with its type, for ``json_to_recordset``.

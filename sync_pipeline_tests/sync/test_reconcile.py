@@ -66,7 +66,7 @@ class Proof:
         return report
 
     def repair_if_possible(self, job_type: JobType) -> None:
-        """Try to repair_differences; the source may refuse."""
+        """Try to repair the differences; the source may refuse."""
         window = TimeWindow(BEGINNING, datetime(2100, 1, 1, tzinfo=UTC))
         self.forge.syncer.run(self.forge.request(job_type, Mode.REPAIR, only_differences=True, window=window))
 
