@@ -1,5 +1,4 @@
-"""What a source has against what is stored: comparisons name exactly what differs, and repairs
-repair_differences it."""
+"""What a source has against what is stored: comparisons name exactly what differs, and repairs fix it."""
 
 from __future__ import annotations
 
