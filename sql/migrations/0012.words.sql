@@ -131,3 +131,23 @@ BEGIN
     END LOOP;
 END
 $$;
+
+-- Roles that may read a table may read the view of its old name.
+DO $$
+DECLARE
+    found record;
+BEGIN
+    FOR found IN
+        SELECT n.old, coalesce(quote_ident(r.rolname), 'PUBLIC') AS reader
+          FROM (VALUES ('obligations', 'deferred_fetches'), ('sync_hints', 'change_hints'),
+                       ('credential_stops', 'revoked_credentials'), ('tenants_served', 'tenant_fairness'),
+                       ('sweeps', 'reconcile_progress'), ('project_looks', 'project_snapshots')) AS n (old, new)
+          JOIN pg_class AS c ON c.oid = ('scm.' || n.new)::regclass
+         CROSS JOIN LATERAL aclexplode(c.relacl) AS a
+          LEFT JOIN pg_roles AS r ON r.oid = a.grantee
+         WHERE a.privilege_type = 'SELECT' AND a.grantee <> c.relowner
+    LOOP
+        EXECUTE format('GRANT SELECT ON scm.%I TO %s', found.old, found.reader);
+    END LOOP;
+END
+$$;

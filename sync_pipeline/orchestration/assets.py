@@ -153,13 +153,6 @@ def _multi_asset(
 
 # Jobs -------------------------------------------------------------------------------------------------
 
-_WHAT = {
-    Family.COMMITS: "GitLab commits",
-    Family.MERGE_REQUESTS: "GitLab merge requests and their reviews",
-    Family.REVISIONS: "SVN revisions",
-}
-
-
 def console_at(level: str) -> dict[str, Any]:
     """Run configuration with this log level for the terminal; the event log has every level."""
     return {"loggers": {"console": {"config": {"log_level": level}}}}
@@ -186,7 +179,7 @@ def _job(
     return dg.define_asset_job(
         family.job_name,
         selection=dg.AssetSelection.assets(*keys),
-        description=f"Sync {_WHAT[family]}. With a partition (or a range of them): that window of every "
+        description=f"Sync {family.content}. With a partition (or a range of them): that window of every "
         "repository. Without: what is new since the watermark.",
         executor_def=dg.in_process_executor,
     )
@@ -195,7 +188,7 @@ def _job(
 def _nothing(family: Family) -> dg.JobDefinition:
     """The job of a family without assets. It fails, because doing nothing would look like success."""
     line = (
-        f"no repository of this code location has {_WHAT[family]}: SCM_ONLY names one of another kind, "
+        f"no repository of this code location has {family.content}: SCM_ONLY names one of another kind, "
         "its pool takes none, or none is registered"
     )
 

@@ -66,7 +66,7 @@ class RowCounts(ChangedRows):
 
     rows_read: Count
     """Rows that arrived from the source."""
-    regressed: Count
+    poorer: Count
     """Rows that arrived with less than is stored and changed nothing."""
 
 
@@ -77,7 +77,7 @@ def changed_rows(counts: Counts) -> ChangedRows:
 
 def row_counts(counts: Counts) -> RowCounts:
     """All counts as documents have them."""
-    return from_row(RowCounts, counts, rows_read=counts.read)
+    return from_row(RowCounts, counts, rows_read=counts.read, poorer=counts.regressed)
 
 
 def from_row(kind: type[Document], row: object, **values: object) -> Document:

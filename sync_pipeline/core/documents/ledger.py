@@ -51,7 +51,8 @@ class Job(TypedDict):
     missing: bool
     """It is to complete a window that is not complete."""
     created_at: Time
-    dispatched_at: Time | None
+    planned_at: Time | None
+    """When a plan last dispatched it (the column dispatched_at)."""
     not_before: Time | None
     """Earliest time of the next attempt."""
     worker: str | None

@@ -12,12 +12,14 @@ from typing import Any
 
 from sync_pipeline.core.errors import RowUnreadable, SourceGone, Transient
 from sync_pipeline.core.model import JobType, QuarantinedRow
-from sync_pipeline.sources.gitlab.fields import quarantined
+from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UNLISTED, UnreadableRow
 from sync_pipeline.sources.gitlab.paging import pages, rows
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 _MAX_PASSES = 5
+# An index entry of PostgreSQL is at most 2,700 bytes.
+_MAX_KEY_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,15 @@ class ListReader:
                 key = data.get(self._list.key) if isinstance(data, dict) else None
                 keys.append(key)
                 try:
+                    _require_storable(key, data)
                     found.append(self._list.parse(data))
                 except RowUnreadable as error:
                     quarantined_rows.append(quarantined(str(key or f"?{number}:{index}"), error))
             yield ListPage(number, tuple(found), tuple(quarantined_rows))
+
+
+def _require_storable(key: Any, data: Any) -> None:
+    """Raises RowUnreadable for a key that no column can hold."""
+    text = str(key)
+    if "\0" in text or len(text.encode("utf-8", "surrogatepass")) > _MAX_KEY_BYTES:
+        raise RowUnreadable("the key contains NUL or is too long", payload=payload(data))
