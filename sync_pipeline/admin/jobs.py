@@ -219,6 +219,7 @@ def _document(row: Mapping[str, Any], repositories: Mapping[int, Repository]) ->
     return from_row(
         Job,
         row,
+        planned_at=row["dispatched_at"],
         repo=repository.spec,
         path=repository.project_path or repository.url,
         job=row["job_type"],

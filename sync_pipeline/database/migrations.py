@@ -117,11 +117,12 @@ def rollback(url: str, steps: int = 1) -> list[str]:
         state = _compare(backend.connection, None)
         if state.unknown or state.different:
             raise ConfigurationError(state.problem, code=state.status.value)
-        return [
-            migration.id
-            for migration in backend.to_rollback(_files())[:steps]
-            if _patiently(url, backend, f"rollback of {migration.id}", _undo, migration)
-        ]
+        undone: list[str] = []
+        for migration in backend.to_rollback(_files())[:steps]:
+            before = f"after {', '.join(undone)} was undone, " if undone else ""
+            if _patiently(url, backend, f"{before}rollback of {migration.id}", _undo, migration):
+                undone.append(migration.id)
+        return undone
 
 
 def check(url: str, environment: str) -> SchemaState:
@@ -387,5 +388,6 @@ def _connect(url: str) -> psycopg.Connection[Any]:
 
 def _failed(what: str, error: psycopg.Error) -> ConfigurationError:
     """An error of the database as one line that starts with ``what``."""
-    reason = str(error.diag.message_primary or error).splitlines()[0]
+    reasons = [error.diag.message_primary or str(error), error.diag.message_detail or ""]
+    reason = "; ".join(text.splitlines()[0] for text in reasons if text)
     return ConfigurationError(f"{what}: {reason}", code="migration_failed")

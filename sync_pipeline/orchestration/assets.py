@@ -153,6 +153,7 @@ def _multi_asset(
 
 # Jobs -------------------------------------------------------------------------------------------------
 
+
 def console_at(level: str) -> dict[str, Any]:
     """Run configuration with this log level for the terminal; the event log has every level."""
     return {"loggers": {"console": {"config": {"log_level": level}}}}

@@ -47,6 +47,7 @@ from sync_pipeline.orchestration.run_spec import POOLS_VARIABLE
 from sync_pipeline.reports import slowness
 from sync_pipeline.runtime.environment import config_file, environment_variables, resolve_urls
 from sync_pipeline.settings import Settings, load_settings
+from sync_pipeline.settings.given import RENAMED_LOGGED
 
 TOKEN_FILE = "ui.token"
 """In the state folder: the token of the page."""
@@ -169,7 +170,8 @@ def up(settings: Settings, host: str = "127.0.0.1", port: int = 0, read_only: bo
     ConfigurationError if it runs already, or if a process cannot be kept running.
     """
     secret = token(settings)
-    environment = {**_PATIENCE, **os.environ, **environment_variables(settings), POOLS_VARIABLE: "1"}
+    environment = {**_PATIENCE, **os.environ, **environment_variables(settings)}
+    environment |= {POOLS_VARIABLE: "1", RENAMED_LOGGED: "1"}
     database_url = resolve_urls(settings).database_url
     stop = threading.Event()
     with _only_one(settings), _signals(stop), _private_folder(settings) as folder:

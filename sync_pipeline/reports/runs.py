@@ -95,6 +95,7 @@ def _run_document(row: Mapping[str, Any], repository: Repository) -> Run:
     return from_row(
         Run,
         row,
+        poorer=row["regressed"],
         repo=repository.spec,
         path=repository.project_path or repository.url,
         job=row["job_type"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -47,6 +48,9 @@ RENAMED = {
     "SCM_WAIT_LIMIT": "max_wait_seconds",
 }
 """Earlier variables of settings of ours, which are accepted with a line in the log that names the new one."""
+
+RENAMED_LOGGED = "_SCM_RENAMED_LOGGED"
+"""Variable for child processes: their parent has logged the earlier names of settings."""
 
 ALIASES = {
     **RENAMED,
@@ -279,7 +283,8 @@ def current_name(name: str, written: str) -> str:
 
 @functools.cache  # once in a process
 def _note_renamed(written: str, name: str) -> None:
-    _log.warning("%s has a new name: %s, variable %s", written, name, variable_of(name))
+    if RENAMED_LOGGED not in os.environ:
+        _log.warning("%s has a new name: %s, variable %s", written, name, variable_of(name))
 
 
 def _from_environment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.database import migrations
@@ -300,3 +302,32 @@ def test_two_that_create_the_same_schema_are_harmless(database_url: str) -> None
     migrations.create_schema(database_url, "dagster")
     migrations.create_schema(database_url, "dagster")
     assert _rows(database_url, "SELECT count(*) FROM pg_namespace WHERE nspname = 'dagster'") == [(1,)]
+
+
+def test_a_rollback_that_fails_names_the_object_in_the_way_and_what_is_undone(
+    empty_database_url: str,
+) -> None:
+    newest, *_ = reversed(migrations.migrate(empty_database_url, "test"))
+    with psycopg.connect(empty_database_url, autocommit=True) as conn:
+        conn.execute("CREATE SCHEMA bi")
+        conn.execute("CREATE VIEW bi.waiting AS SELECT * FROM scm.obligations")
+    with pytest.raises(ConfigurationError, match=rf"after {newest}.* was undone, rollback of .*bi\.waiting"):
+        migrations.rollback(empty_database_url, 3)
+    assert newest not in migrations.check(empty_database_url, "test").applied
+
+
+def test_a_role_that_may_read_a_table_may_read_the_view_of_its_old_name(empty_database_url: str) -> None:
+    applied = migrations.migrate(empty_database_url, "test")
+    migrations.rollback(empty_database_url, len(applied) - applied.index("0012.words"))
+    role = f"analyst_{os.getpid()}"
+    with psycopg.connect(empty_database_url, autocommit=True) as conn:
+        conn.execute(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
+        conn.execute(sql.SQL("GRANT SELECT ON scm.obligations TO {}").format(sql.Identifier(role)))
+        migrations.migrate(empty_database_url, "test")
+        query = "SELECT has_table_privilege(%s, name, 'SELECT') FROM unnest(%s::text[]) AS name"
+        found = conn.execute(
+            query, (role, ["scm.obligations", "scm.deferred_fetches", "scm.sweeps"])
+        ).fetchall()
+        conn.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+        conn.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+    assert found == [(True,), (True,), (False,)]

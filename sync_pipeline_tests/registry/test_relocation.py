@@ -106,8 +106,8 @@ def test_a_relocated_repository_goes_on_where_it_was(
         after = watermarks.get(conn, old.repo_id, JobType.REVISIONS)
         assert (after.covered, after.watermark, after.access) == (before.covered, before.watermark, Access.OK)
         event = repos.events(conn, old.repo_id)[-1]
-        moved = {"event": "moved", "old_value": old.url, "new_value": place.url, "actor": "me@host"}
-        assert event | moved | {"reason": "new host"} == event
+        expected = {"event": "moved", "old_value": old.url, "new_value": place.url, "actor": "me@host"}
+        assert event | expected | {"reason": "new host"} == event
     commit(tmp_path / "new")
     report = Syncer(database, SETTINGS).run(request(old.repo_id))
     assert (report.succeeded, report.counts.inserted, report.counts.updated) == (True, 1, 0)
