@@ -153,7 +153,7 @@ def test_an_asset_says_what_it_holds_and_links_to_its_source() -> None:
     assert ("reviewer_username", "text", True) in [(c.name, c.type, c.constraints.nullable) for c in columns]
     assert all(column.description for column in columns)
     assert spec.kinds == {"gitlab", "postgres"}
-    assert (spec.description or "").startswith("acme/app: what happened in the reviews")
+    assert (spec.description or "").startswith("acme/app: events in the reviews")
 
 
 def specs(*repositories: Repository, **names: str) -> dict[str, dg.AssetSpec]:
