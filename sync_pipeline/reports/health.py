@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.model import (
     BEGINNING,
     Access,
@@ -258,7 +259,7 @@ class Facts:
             line = self.access_detail or "the project has this switched off"
             return Problem(HealthReason.DISABLED, line, self.access_since)
         if self.hint_code in _REASON_OF_CHECK and (self.hint_code != _SLOW or self.retry_code == _SLOW):
-            line = self.hint_error or "the latest look failed"
+            line = self.hint_error or "the latest check failed"
             return Problem(_REASON_OF_CHECK[self.hint_code], line, self.hint_at)
         if self.server_code is not None:
             away = reason_of_server(self.server_code)
@@ -321,7 +322,7 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[HealthReason.QUARANTINE] = f"{count} set aside; see: scm-sync admin quarantine list"
     if facts.deferred_fetches:
         found[HealthReason.DEFERRED_FETCH] = (
-            f"{facts.deferred_fetches} details are owed, see scm.deferred_fetches"
+            f"{counted(facts.deferred_fetches, 'detail')} still to fetch, see scm.deferred_fetches"
         )
     if facts.unreadable:
         found[HealthReason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
