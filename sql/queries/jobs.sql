@@ -22,8 +22,8 @@ WITH joined AS (
     UPDATE scm.sync_jobs
        SET priority = least(priority, %(priority)s),
            reread = reread OR (%(reread)s AND status <> 'running'),
-           -- An attempt that rereads may have passed what a person has just changed. The runs of one backfill
-           -- are one request.
+           -- An attempt that rereads may already have read past the change that a person asks for. The runs of
+           -- one backfill have the same reason, so they request one reread.
            reread_requested = status = 'running' AND (reread_requested OR (%(reread)s AND (
                NOT reread OR (%(trigger)s IN ('ui', 'ci', 'runner')
                               AND NOT (reason = %(reason)s AND starts_with(reason, 'backfill ')))))),
@@ -83,7 +83,7 @@ UPDATE scm.sync_jobs
 
 -- name: claim
 -- Claims a waiting job, or one whose claim expired or whose owner is known to be gone. A crash costs an
--- attempt. The attempt works under the watermark's present generation. A later reset locks it out.
+-- attempt. The job stores the watermark's generation; after a reset the attempt cannot write.
 UPDATE scm.sync_jobs
    SET status = 'running',
        reread = reread OR reread_requested,
@@ -134,7 +134,7 @@ UPDATE scm.sync_jobs
 RETURNING job_id
 
 -- name: owner
--- Locks the job and reads whose attempt the claim will end, to take its lease. SKIP LOCKED, because an
+-- Locks the job and reads its current owner, whose lease the claim then releases. SKIP LOCKED, because an
 -- owner in the middle of a batch still has the job.
 SELECT claim_token FROM scm.sync_jobs WHERE job_id = %(job_id)s FOR UPDATE SKIP LOCKED
 
@@ -153,7 +153,7 @@ UPDATE scm.sync_jobs
        reread_requested = FALSE,
        claim_token = NULL,
        claim_expires_at = NULL,
-       -- A retried job has an attempt left.
+       -- A job that is tried again needs an attempt, so this raises the limit if needed.
        max_attempts = CASE WHEN %(status)s IN ('failed', 'pending') OR reread_requested
                            THEN greatest(max_attempts, attempts + 1) ELSE max_attempts END,
        not_before = CASE WHEN %(status)s = 'failed'
@@ -186,9 +186,9 @@ UPDATE scm.sync_jobs
  WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
 
 -- name: guard
--- Checks the claim at the start of every writing transaction. The share lock delays a takeover until its
--- end. The mark lets a later owner end the transaction of a stopped process (see
--- sync_pipeline.ledger.sessions).
+-- Checks the claim at the start of every writing transaction. The share lock delays a takeover until that
+-- transaction ends. The application name has the claim, so that a later owner can end the transaction of a
+-- stopped process (see sync_pipeline.ledger.sessions).
 SELECT set_config('application_name', %(writer)s, TRUE) FROM scm.sync_jobs
  WHERE job_id = %(job_id)s AND claim_token = %(token)s AND claim_expires_at > clock_timestamp()
    FOR KEY SHARE
@@ -249,8 +249,7 @@ UPDATE scm.sync_runs AS r
    AND w.repo_id = r.repo_id AND w.job_type = r.job_type
 
 -- name: next_batch
--- Reserves the number of a batch. It is the order of observation, so it is taken before the facts are
--- written.
+-- Reserves the number of a batch, before its facts are written. The numbers follow the order of reading.
 SELECT nextval(pg_get_serial_sequence('scm.sync_batches', 'batch_id')) AS batch_id
 
 -- name: add_batch

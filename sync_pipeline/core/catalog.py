@@ -556,7 +556,10 @@ def unknown_repository(
     # A number that is alike is no likely slip.
     near = [] if spec.address.isdigit() else get_close_matches(str(spec), names, n=1, cutoff=0.8)
     advice = f"did you mean {near[0]}? Else" if near else "see scm-sync repo list, or"
-    remedy = "run: scm-sync catalog export" if where else f"run: scm-sync repo add {spec}"
+    remedy = f"run: scm-sync repo add {spec}"
+    if where:
+        # The catalog snapshot of this machine can be older than the database.
+        remedy += "; if it is registered already, run: scm-sync catalog export"
     return ConfigurationError(
         f"{where}the catalog has no {spec}; {advice} {remedy}", code="unknown_repository"
     )

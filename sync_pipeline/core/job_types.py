@@ -1,4 +1,4 @@
-"""The job types: a declaration of each, which the generic parts of the program read.
+"""The declaration of each job type, which the generic parts of the program read.
 
 Belongs here: the names, texts, requests and switches of a job type, as data. Does not belong here: where its
 rows are stored (:mod:`sync_pipeline.facts.job_types`) and how a job of it is done
@@ -15,8 +15,8 @@ from sync_pipeline.core.model import JobType, Kind
 
 
 class Family(StrEnum):
-    """The job types of one kind of source that share a reader, and with it a step and a Dagster job. Merge
-    requests and reviews are one family: both follow from the same list of changed merge requests."""
+    """The job types that one reader reads together, in one step and one Dagster job. Merge requests and
+    reviews are one family, because both are read from the same list of changed merge requests."""
 
     COMMITS = "commits"
     MERGE_REQUESTS = "merge_requests"
@@ -52,17 +52,17 @@ _CONTENT_OF_FAMILY: Mapping[Family, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The properties of a job type. ``content`` describes its asset. ``row`` is what is read and counted,
-    such as the merge request of a review. ``page`` is what its web page adds to that of the project.
+    """The properties of a job type. ``content`` describes its asset. ``row`` names the object that is read
+    and counted; for reviews that is a merge request. ``page`` is what its web page adds to the project's URL.
 
-    ``feature`` is the GitLab feature that it needs, by the first part of ``<feature>_access_level``. With
-    ``needs_commits`` a project without any commit is ``empty``.
+    ``feature`` is the GitLab feature that it needs: the first part of ``<feature>_access_level``. With
+    ``needs_commits`` a project without commits has the state ``empty``.
 
-    ``by_time``: a window is what was updated in it, so history is queued year by year. Without it, and where
-    windows are of time, each job reads the whole list.
+    ``by_time``: a job reads the rows that were updated within its window, so history is queued year by year.
+    Without it, each job of GitLab reads the whole list.
 
-    ``visit_calls`` are the requests of a visit, and ``row_calls`` those of each row with all its details.
-    ``compare_calls`` and ``compare_row_calls`` are the same for a comparison.
+    ``visit_calls`` is the number of requests of a visit, ``row_calls`` the number for each row with all its
+    details. ``compare_calls`` and ``compare_row_calls`` are the same for a comparison.
     """
 
     kind: Kind

@@ -1,7 +1,7 @@
-"""The fact tables of GitLab: one list of columns each, and the parts of SQL that are made from it.
+"""The fact tables of GitLab: the columns of each, and the parts of SQL that are made from them.
 
 Belongs here: which field of a record becomes which column, and what the content hash covers. A field of a
-record is a column of the same name and order unless the table says otherwise. So a new column takes a
+record is a column of the same name and order unless the table says otherwise. So a new column needs a
 migration, a field of the record and its parser. Does not belong here: whole statements.
 """
 
@@ -41,8 +41,8 @@ _NOBODY = Person(None, None, None)
 class Column:
     """A column that the source fills. ``type`` is PostgreSQL's; ``value`` takes it from a record.
 
-    ``unordered``: servers give the elements in any order, so hash and comparison ignore it. ``optional``: a
-    copy may lack the value, and then the stored one stays.
+    ``unordered``: servers return the elements in any order, so hash and comparison ignore the order.
+    ``optional``: a copy may lack the value, and then the stored value stays.
     """
 
     name: str
@@ -54,12 +54,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A fact table: its ``columns`` in the order of the hash, and which of them have a special part.
+    """A fact table: its ``columns`` in the order of the hash, and the names of columns with a special role.
 
-    ``key`` tells its rows within a repository apart. ``time_column`` is the column of time that windows are
-    of, where the rows are those of a flat list. ``fixed`` never change. ``unhashed`` may be read later than
-    the rest. ``inferred`` do not follow from the stored object of the row alone. ``hashes`` are further
-    columns that hold hashes, and ``given`` further ones that the caller provides, with their types.
+    ``key`` identifies a row within a repository. ``time_column``, for rows that come from one flat list,
+    is the column to which the bounds of time windows apply. Columns in ``fixed`` never change. Columns in
+    ``unhashed`` may be read later than the rest. Columns in ``inferred`` cannot be derived from the stored
+    object of the row alone. ``hashes`` are further columns that hold hashes. ``given`` are further columns
+    that the caller provides, with their types.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Table:
         return {column.name: column.value(record) for column in self.columns}
 
     def hash(self, values: Mapping[str, Any]) -> bytes:
-        """SHA-256 over ``values``, which are those of :meth:`values` with ``flags``."""
+        """SHA-256 over ``values``: the result of :meth:`values` and the ``flags``."""
         hashed = (column for column in self.columns if column.name not in self.unhashed)
         return content_hash(
             *(sorted(values[c.name], key=str) if c.unordered else values[c.name] for c in hashed),
@@ -86,8 +87,8 @@ class Table:
 
     def differing(self, source: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[str, ...]:
         """The names of the columns whose values differ, sorted. ``source`` has the columns of a record, and
-        ``stored`` those of ``{names}``. An optional value that ``source`` lacks is no difference. Neither
-        raw nor hashes are compared."""
+        ``stored`` the columns ``{names}`` of :meth:`sql`. An optional value that ``source`` lacks is no
+        difference. Raw and hashes are not compared."""
         optional = {column.name for column in self.columns if column.optional}
         unordered = {column.name for column in self.columns if column.unordered}
         found: list[str] = []
@@ -145,7 +146,7 @@ def _list(form: str, names: Sequence[str]) -> str:
 
 
 def comparable(value: Any) -> Any:
-    """A value as the table holds it."""
+    """``value`` as it is read back from the table."""
     if isinstance(value, Jsonb):
         return comparable(value.obj)
     if isinstance(value, str):
@@ -236,7 +237,7 @@ MERGE_REQUESTS = Table(
     ),
     key=("iid",),
     hashes=("versions_hash", "commits_hash", "content_hash"),
-    # Only the list of versions says these; a copy that was read without it is the same copy.
+    # Only the list of versions has these values; a copy that was read without the list is no change.
     unhashed=("base_sha", "start_sha", "changes_count"),
 )
 
@@ -281,6 +282,6 @@ REVIEW_EVENTS = Table(
     key=("mr_iid", "source_event_id"),
     hashes=("content_hash",),
     fixed=("origin",),
-    # The discussion that lists a note says these.
+    # Only the discussion that lists a note has these values.
     inferred=("discussion_id", "is_reply"),
 )

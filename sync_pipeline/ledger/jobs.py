@@ -66,8 +66,8 @@ _STORED_WITH_JOB = ("repo_id", "job_type", "mode", "trigger", "actor", "reason",
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The right to work on a job. ``generation`` is that of the watermark when the job was claimed.
-    ``failures`` is how many earlier attempts failed. ``share`` is the size of pieces as a part of the usual
-    size, at most 1. ``step`` is how much time of a list is read at once at first, None without a limit."""
+    ``failures`` is how many earlier attempts failed. ``share`` is a factor on the chunk size, at most 1.
+    ``step`` is the longest time span that one list request first asks for; None: no limit."""
 
     job_id: UUID
     token: UUID
@@ -99,9 +99,9 @@ class JobState:
 def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, config_hash: str = "") -> UUID:
     """Make the job that ``request`` asks for, or find the active one that is the same work.
 
-    An active job takes over a smaller priority and the reread flag; one that is running already is then run
-    once more. Raises LookupError if the asset is not registered, LeaseHeld while a job of another kind has
-    the same window.
+    An active job takes over the reread flag, and the priority if that is smaller (more urgent). If it is
+    running, a reread makes it run once more. Raises LookupError if the asset is not registered, LeaseHeld
+    while a job that does other work has the same window.
     """
     names = (*_STORED_WITH_JOB, "from_raw", "only_differences", "depth")
     params = {name: getattr(request, name) for name in names} | range_params(request.window)
@@ -128,9 +128,9 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
 def cut(conn: Connection, job_id: UUID, piece: Window, rest: Window) -> UUID | None:
     """Leave ``piece`` of a waiting or abandoned job's time, and queue the ``rest`` as a job of its own.
 
-    That is one transaction, so no part of the window is ever without a job. Returns the job of the piece:
-    another one where that window had one already. None, and no change, where somebody has the job, its window
-    is another one by now, or other work has one of the parts.
+    That is one transaction, so no part of the window is ever without a job. Returns the id of the job of the
+    piece: the id of an existing job if the window has one. Returns None if a process works on the job,
+    if its window has changed, or if other work has one of the parts. Then nothing changes.
     """
     params = {"job_id": job_id, "rest": range_params(rest)["period"]} | range_params(piece)
     try:
@@ -171,10 +171,10 @@ def claim(
     """Claim the job for one attempt of ``length`` seconds, renewable. None if another process has it, if it
     is paused (see :func:`sync_pipeline.ledger.pauses.of_job`), or if ``max_running`` others are at work.
 
-    Takes over a running job whose claim ran out, or whose claim is ``gone``: that of a process known to be
-    dead. Closes the attempt it replaces, takes its lease from it, and buries a job whose attempts are used
-    up (the caller then finds it dead). ``process`` tells the next one which process this is;
-    ``config_hash`` names the settings of the attempt.
+    Takes over a running job whose claim ran out, or whose claim is ``gone``: the claim of a process known to
+    be dead. Closes the attempt it replaces and releases its lease. Marks a job dead whose attempts are used
+    up. ``process`` is stored so that later claimers can check whether it lives. ``config_hash`` names the
+    settings of the attempt.
     """
     token = uuid4()
     params = {
@@ -222,7 +222,7 @@ def claim(
 
 
 def _end_overdue_writer(conn: Connection, job_id: UUID, gone: UUID | None) -> None:
-    """End the batch of an owner who has no right to it any more; the job is free a moment later."""
+    """End the transaction of an owner that lost its claim; the job is free a moment later."""
     overdue = conn.execute(_SQL["overdue"], {"job_id": job_id, "gone": gone}).fetchone()
     if overdue is not None:
         sessions.end(conn, overdue["claim_token"])
@@ -239,8 +239,8 @@ def end_lost(
     backoff: float,
     process_gone: bool,
 ) -> bool:
-    """End the attempt of a lost owner as decided: its run is closed, its lease is taken, and its later writes
-    are refused. ``backoff`` is in seconds from now.
+    """End the attempt of a lost owner as decided: its run is closed, its lease is released, and its later
+    writes are refused. ``backoff`` is in seconds from now.
 
     False if another process has the job by now, or if the owner was in the middle of a batch. That batch is
     ended, and the job is free a moment later. A valid claim is ended only with ``process_gone``.
@@ -272,8 +272,8 @@ def renew(conn: Connection, claim: Claim, length: float) -> bool:
 
 
 def guard(conn: Connection, claim: Claim) -> None:
-    """Check the claim at the start of a writing transaction, which is then known as that of the claim. Raises
-    ClaimLost, which says to whom."""
+    """Check the claim at the start of a writing transaction, and mark the transaction with the claim. Raises
+    ClaimLost, which names the new owner."""
     params = {"job_id": claim.job_id, "token": claim.token, "writer": sessions.name(claim.token)}
     if conn.execute(_SQL["guard"], params).fetchone() is None:
         raise ClaimLost(f"{lost(conn, claim)}; nothing of this batch was written")
@@ -307,9 +307,9 @@ def finish(
     backoff: float = 0.0,
     refund: bool = False,
 ) -> bool:
-    """End the attempt. ``pending`` gives the job back and allows one attempt more for it, and so does
-    ``refund``. A lease that the attempt still has is taken from it. False if the claim was lost: the job then
-    belongs to somebody else and is left alone."""
+    """End the attempt and release the lease that it still has. The status ``pending`` or ``refund`` gives the
+    attempt back: the job may have one more. False if the claim was lost: the job then belongs to another
+    process and does not change."""
     params = {
         "job_id": claim.job_id,
         "token": claim.token,
@@ -325,7 +325,7 @@ def finish(
         owned = conn.execute(_SQL["finish"], params | {"status": str(job_status)}).rowcount == 1
         if owned:
             conn.execute(_SQL["finish_run"], params | {"status": str(run_status)})
-            # Usually it was given back long ago; not if the database was away at that moment.
+            # The attempt usually released it already, unless the database was unreachable at that moment.
             conn.execute(_SQL["release_lease"], {"owner": claim.token})
     return owned
 

@@ -63,7 +63,7 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
 
 
 def evaluate_breakers(snapshot: Snapshot, now: datetime) -> Mapping[tuple[BreakerScope, str], Breaker]:
-    """Every breaker with evidence, after that evidence.
+    """Each breaker that has evidence, in its state after it.
 
     A server that is down says nothing about tenants or about everything. So runs at a server with an open
     breaker do not count for the wider scopes. Runs of a pool with an open breaker do not count for servers.
@@ -130,8 +130,8 @@ def _evidence_of_pool(
 ) -> Sequence[Sample]:
     """Runs that are evidence about one worker pool, for example about its network.
 
-    These are its runs at servers that work for other pools. After the breaker opened, all its runs count,
-    because its probes show whether servers respond to it.
+    These are its runs at servers that work for other pools. While the breaker is not closed, all runs of the
+    pool count, because its probes show whether servers respond to it.
     """
     mine = [s for s in samples if s.pool == breaker.key]
     if breaker.state is not BreakerState.CLOSED:
@@ -251,7 +251,7 @@ def _decide_unit(asset: AssetState, runs: Sequence[InFlight], now: datetime, sna
 def _with_companions(decisions: Sequence[Decision]) -> list[Decision]:
     """Also choose the assets that are read together with a chosen one.
 
-    Apart they would cost the same list twice, and would stay out of step.
+    Separate reads would fetch the same list twice, and the assets would never line up again.
     """
     chosen: dict[tuple[int, str], int] = {}
     for decision in decisions:

@@ -1,7 +1,7 @@
 """Health: whether the stored copy of an asset is complete and fresh, and the reasons if it is not.
 
 Belongs here: the verdict and its reasons. The asset check in Dagster, the command line's health gate and the
-status report all use this one. It evaluates our own ledger and asks no source.
+status report all use it. It evaluates our own ledger and sends no request to a source.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.model import (
     BEGINNING,
     Access,
@@ -141,8 +142,8 @@ _SLOW = "timeout"
 
 
 def reason_of_server(code: str) -> HealthReason | None:
-    """The reason that a check which failed with ``code`` gives about the server: it does not answer, or a
-    login page does. None: the code gives none; only those of ``ANSWER_CODES`` say that the server answers."""
+    """UNREACHABLE, LOGIN_PAGE or None for the code of a failed check. None does not mean that the server
+    works: only a code of :data:`ANSWER_CODES` shows that it responded."""
     reason = None if code in ANSWER_CODES else _REASON_OF_CHECK.get(code)
     return reason if reason in (HealthReason.UNREACHABLE, HealthReason.LOGIN_PAGE) else None
 
@@ -150,8 +151,8 @@ def reason_of_server(code: str) -> HealthReason | None:
 def reason_of_failure(code: str | None, mode: Mode, *, is_tried_again: bool) -> str | None:
     """The entry of the catalogue for a job of ``mode`` that failed with ``code``.
 
-    ``is_tried_again``: its next attempt comes by itself. None: the error itself says what to do, as those of
-    our own side do.
+    ``is_tried_again``: its next attempt comes by itself. None: the error itself says what to do, such as the
+    errors of our own database.
     """
     if code in _REASON_OF_FAILURE:
         return str(_REASON_OF_FAILURE[code])
@@ -173,8 +174,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A detail that the server refuses for every row ``since`` then. ``is_unknown``: it does not have such
-    details, which is no defect. ``readable_at``: since when it gives them again. Times are UTC."""
+    """A detail that the server has refused for every row since the time ``since``. ``is_unknown``: the server
+    has no such details, which is no defect. ``readable_at``: when it began to return them again. Times are
+    UTC."""
 
     detail: str
     since: datetime
@@ -204,10 +206,10 @@ class Facts:
     ``gap``: before the watermark, not covered, and no job will fill it. ``queued``: likewise, but a job waits
     for it. ``hint_code``: how a check of the repository after the latest visit failed; a time-out counts if
     live syncing timed out too. ``server_code``: how checks of its server failed, if that is confirmed.
-    ``retry_code``: how live syncing failed that is tried again. ``failed``: windows of dead jobs that are not
-    covered since. ``poorer``: rows of the latest visit that arrived with less than is stored. ``credential``:
-    why nothing can be read from the server with the token in force. ``missing``, ``extra`` and ``changed``
-    are rows that differ from the source, ``unrepaired`` those of them that repairs did not heal.
+    ``retry_code``: the error code of live syncing that waits for its retry. ``failed``: windows of dead jobs
+    that are not covered since. ``regressed``: rows of the latest visit that arrived with less than is stored.
+    ``credential``: why nothing can be read from the server with the present token. ``missing``, ``extra`` and
+    ``changed`` are rows that differ from the source; ``unrepaired`` counts those that repairs did not heal.
     """
 
     repo_id: int
@@ -257,7 +259,7 @@ class Facts:
             line = self.access_detail or "the project has this switched off"
             return Problem(HealthReason.DISABLED, line, self.access_since)
         if self.hint_code in _REASON_OF_CHECK and (self.hint_code != _SLOW or self.retry_code == _SLOW):
-            line = self.hint_error or "the latest look failed"
+            line = self.hint_error or "the latest check failed"
             return Problem(_REASON_OF_CHECK[self.hint_code], line, self.hint_at)
         if self.server_code is not None:
             away = reason_of_server(self.server_code)
@@ -320,7 +322,7 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[HealthReason.QUARANTINE] = f"{count} set aside; see: scm-sync admin quarantine list"
     if facts.deferred_fetches:
         found[HealthReason.DEFERRED_FETCH] = (
-            f"{facts.deferred_fetches} details are owed, see scm.deferred_fetches"
+            f"{counted(facts.deferred_fetches, 'detail')} still to fetch, see scm.deferred_fetches"
         )
     if facts.unreadable:
         found[HealthReason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
@@ -345,7 +347,7 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
 
 @dataclass(frozen=True, slots=True)
 class HealthResult:
-    """A verdict with its facts and with the one that Dagster shows so far (None: none yet)."""
+    """A verdict with its facts, and the verdict that Dagster shows (None: it shows none yet)."""
 
     facts: Facts
     health: Health
@@ -355,7 +357,7 @@ class HealthResult:
 
     @property
     def changed(self) -> bool:
-        """True if Dagster shows something else."""
+        """True if Dagster shows another verdict or other reasons."""
         return self.shown != (self.health.passed, tuple(str(r) for r in self.health.reasons))
 
     @property
@@ -414,7 +416,7 @@ def _utc(text: str) -> datetime:
 
 
 def in_words(windows: Sequence[Window]) -> str:
-    """Windows for people: the first few, how many more, and of how many revisions."""
+    """Windows for people: the first ones, the count of the rest, and the total number of revisions."""
     shown = ", ".join(_window(w) for w in windows[:_SHOWN_WINDOWS])
     more = len(windows) - _SHOWN_WINDOWS
     total = sum(len(w) for w in windows if isinstance(w, RevisionWindow))

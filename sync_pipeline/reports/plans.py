@@ -269,6 +269,8 @@ def plan_line(plan: ReadPlan) -> str:
     chunks = sum(bool(chunk.missing) for chunk in plan.chunks)
     if not chunks:
         where = "nothing is missing"
+    elif _is_only_recent(plan):
+        where = f"to read: the last {age(_days(plan.missing) * 86_400)}"
     elif plan.repository.kind is Kind.SVN:
         where = f"{counted(_revisions(plan), 'revision')} in {counted(chunks, 'block')} missing"
     else:
@@ -290,6 +292,14 @@ def plan_line(plan: ReadPlan) -> str:
     if expected.problem is not None:
         about = f"; the source does not say how much that is: {expected.problem}"
     return f"{plan.repository.spec} {plan.job_type}: {where}{about}"
+
+
+def _is_only_recent(plan: ReadPlan) -> bool:
+    """True if live syncing lacks only the time since the last visit, which is normal."""
+    if plan.mode is not Mode.INCREMENTAL or plan.window is None or len(plan.missing) != 1:
+        return False
+    gap = plan.missing[0]
+    return isinstance(gap, TimeWindow) and gap.since > BEGINNING and gap.until == bounds(plan.window)[1]
 
 
 def _revisions(plan: ReadPlan) -> int:

@@ -1,8 +1,8 @@
-"""From the ledger to a plan, and from what is started back to the ledger.
+"""Read the ledger, make a plan, and write the jobs that it starts to the ledger.
 
-Belongs here: the step between the stored facts and the pure policy, for whoever plans: the sensor of a code
-location, and ``scm-sync scheduler`` without one. Does not belong here: any rule
-(:mod:`sync_pipeline.policy`), and starting something.
+Belongs here: the step between the stored facts and the pure policy, for both planners: the sensor of a code
+location, and ``scm-sync scheduler``. Does not belong here: any rule (:mod:`sync_pipeline.policy`), and
+starting runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from sync_pipeline.sync import configuration
 from sync_pipeline.sync.readers import Readers
 
 ACTOR = "scheduler"
-"""Who started what the plan chose."""
+"""The actor of jobs that the plan starts."""
 
 LOOP = "scheduler_loop"
 """Name of the heartbeat of ``scm-sync scheduler``."""
@@ -63,13 +63,13 @@ WORKER = "worker"
 """Name of the heartbeat of the workers of the default pool."""
 
 _REPROBE = timedelta(hours=1)
-# A worker that is about to be started, by cron for example, finds what was dispatched so long ago.
+# Dispatched jobs wait this long for a worker that is being started, for example by cron.
 _TO_BE_TAKEN = timedelta(minutes=1)
-# Seconds: where there are several pools, the other one plans other work.
+# Seconds that a pool waits for the scheduler of another pool, which plans other work.
 _PATIENCE = 2.0
 # An error budget looks further back than a breaker with a short window.
 _MIN_LOOKBACK = 3600.0
-# Runs that say nothing are among the newest ones too.
+# Newest runs to read for each run that counts, because some runs are no evidence.
 _FOR_ONE_THAT_COUNTS = 5
 
 
@@ -77,7 +77,7 @@ def limits_of(settings: Settings) -> PlanningLimits:
     """The limits of the policy, by the settings."""
     return PlanningLimits(
         sync_interval=timedelta(seconds=settings.scheduler.sync_interval_seconds),
-        # Fresh hints that show nothing new are no proof, so a visit proves it well before we look stale.
+        # Hints that show nothing new are no proof. So a visit comes well before the asset is stale.
         quiet_interval=timedelta(
             seconds=max(settings.scheduler.sync_interval_seconds, settings.scheduler.stale_after_seconds / 2)
         ),
@@ -127,8 +127,8 @@ def read_plan(
 ) -> tuple[Plan, datetime]:
     """The plan for due work by the database's clock, and that time. Reads only.
 
-    ``in_flight`` are the workers that the ledger does not know. ``loaded`` are the repositories that the
-    caller can start at all, None for all of them.
+    ``in_flight`` are the Dagster runs that the ledger does not know. ``loaded`` are the repositories that the
+    caller can start; None: all.
     """
     limits = limits_of(settings)
     lookback = max(settings.breaker.window_minutes * 60, _MIN_LOOKBACK)
@@ -167,8 +167,8 @@ def read_plan(
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of planning: ``started`` was dispatched to the workers, unless ``dry_run``. ``skipped`` says
-    why there is no plan, None where there is one. ``now`` is the database's clock."""
+    """One round of planning: ``started`` was dispatched to the workers, unless ``dry_run``. ``skipped`` is
+    the reason why there is no plan; None: there is one. ``now`` is the database's clock."""
 
     dry_run: bool
     plan: Plan | None
@@ -185,8 +185,8 @@ class Round:
 
 
 def dispatch(database: Database, settings: Settings, *, dry_run: bool = False) -> Round:
-    """Plan, and dispatch what is chosen to the workers that ask the ledger. Harmless beside any other
-    scheduler: one at a time plans, and a job has one owner."""
+    """Plan, and dispatch the chosen jobs to the workers, which poll the ledger. Other schedulers may run
+    beside it: only one plans at a time, and a job has one owner."""
     with database.connection() as conn, conn.transaction():
         migrations.require_current(conn)
         patience = 0.0 if settings.worker.pool == DEFAULT_POOL else _PATIENCE
@@ -202,7 +202,7 @@ def dispatch(database: Database, settings: Settings, *, dry_run: bool = False) -
 
 
 def blockers_text(plan: Plan) -> str:
-    """Why something was due and not started, in one line."""
+    """The reasons why due jobs were not started, with their counts, in one line."""
     due = Counter(str(d.reason) for d in plan.decisions if d.reason in NO_ROOM | MAY_NOT_START)
     if not due:
         return f"nothing else is due among {len(plan.decisions)}"
@@ -255,7 +255,7 @@ def document(found: Round, settings: Settings, names: Mapping[int, str]) -> dict
 
 
 def serves(settings: Settings, instance: str, tenant: str, job_type: JobType) -> bool:
-    """True if the worker pool of these settings takes it."""
+    """True if the worker pool of these settings accepts jobs of this server, tenant and job type."""
     return all(
         not allowed or value in allowed
         for allowed, value in (
@@ -277,8 +277,8 @@ def record(
     dispatched: bool = False,
 ) -> None:
     """Record the results of a plan: new jobs, the reason and the error budget of each job, the breakers, and
-    the served tenants. ``dispatched`` where workers take the jobs from the ledger. To be called in the
-    transaction of the plan.
+    the served tenants. ``dispatched``: workers take the jobs from the ledger. Call it in the transaction of
+    the plan.
     """
     for breaker in plan.breakers:
         breakers.save(conn, _breaker_row(breaker), actor=ACTOR)
@@ -292,7 +292,7 @@ def record(
         if decision.job_id and decision.window and decision.rest:
             job_id = jobs.cut(conn, decision.job_id, decision.window, decision.rest)
             if job_id is None:
-                continue  # Another process has it by now, or other work has one of its parts.
+                continue  # Another process works on it, its window changed, or other work has a part of it.
         else:
             job_id = decision.job_id or jobs.enqueue(
                 conn,
@@ -317,7 +317,7 @@ def record(
 
 
 def explained(decision: Decision, plan: Plan, settings: Settings, now: datetime) -> dict[str, Any]:
-    """Everything that led to a decision, as it is kept with the job."""
+    """Everything that led to a decision, as it is stored with the job."""
     sizes = decision.sizes
     return {
         "reason": str(decision.reason),
@@ -361,15 +361,15 @@ def _unit(
         AssetState,
         row,
         configured=row["kind"] == Kind.SVN or tokens.has_token(row["instance"]),
-        # One that was registered a moment ago is not loaded yet.
+        # A repository that was registered a moment ago is not loaded yet.
         in_pool=(loaded is None or row["repo_id"] in loaded)
         and serves(settings, row["instance"], row["tenant"], job_type),
     )
 
 
 def _job(row: Mapping[str, Any], workers: Collection[str], now: datetime) -> Job:
-    """A job of the snapshot. One that was dispatched to the workers of a pool is theirs only while one of
-    them lives: else no worker would do it."""
+    """A job of the snapshot. If no worker of its pool lives, it counts as not dispatched, because otherwise
+    no process would do it."""
     pool, at = row["pool"] or DEFAULT_POOL, row["dispatched_at"]
     if at and at < now - _TO_BE_TAKEN and heartbeats.named(WORKER, pool) not in workers:
         at = None

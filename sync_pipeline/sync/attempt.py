@@ -1,7 +1,7 @@
 """One attempt at one job: its claim, its batches and its end.
 
-Belongs here: the common part of all attempts. It is the lease of a chunk, the one transaction of a batch, and
-the consequence of each kind of error. Does not belong here: reading (:mod:`sync_pipeline.sync.revisions`,
+Belongs here: what all attempts share. These are the lease of a chunk, the one transaction of a batch, and the
+consequence of each kind of error. Does not belong here: reading (:mod:`sync_pipeline.sync.revisions`,
 :mod:`~sync_pipeline.sync.commits`, :mod:`~sync_pipeline.sync.merge_requests`), writing rows
 (:mod:`sync_pipeline.store`), due times and waits (:mod:`sync_pipeline.policy`), and the choice of the owner
 (:mod:`sync_pipeline.sync.engine`).
@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 DEFERRED_PER_VISIT = 20
 """Deferred fetches that one visit tries again."""
 
-# Smaller goes first at the lease: live syncing passes a backfill between two of its chunks.
+# The lease goes to the smallest number first: live syncing overtakes a backfill between two chunks.
 _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2, Mode.PROBE: 2}
 # The job waits and keeps its attempts, because a retry cannot help yet. A rejected credential is stopped as a
 # whole, and live syncing notices when a disabled feature is enabled.
@@ -76,21 +76,21 @@ _NO_DATABASE = frozenset({"database_busy", "database_down"})
 # Errors that cost no attempt.
 _FREE = frozenset({"rate_limit", "throttled"}) | _NO_DATABASE
 _GONE = frozenset({"not_found", "no_repository"})
-# The server names another address for good, which gets no credential of ours.
+# The server permanently redirects to another address. We send it no credential.
 _MOVED = frozenset({"moved", "redirect"})
 
 
 class Work(Protocol):
-    """The reading and storing of one attempt, or of a few of the same repository together."""
+    """The reading and storing of one attempt, or of several attempts of one repository together."""
 
     def run(self) -> None:
-        """Read and store everything that the job asks for. Raises SyncError where that is not possible."""
+        """Read and store everything that the job asks for. Raises SyncError if that is not possible."""
         ...
 
 
 @dataclass
 class Progress:
-    """The progress of one attempt. ``failures`` are errors of parts that the other parts do not depend on."""
+    """The progress of one attempt. ``failures`` are errors of parts; the other parts went on."""
 
     counts: Counts = field(default_factory=Counts)
     batches: int = 0
@@ -131,7 +131,7 @@ class Attempt:
         self.meter: Callable[[], Traffic] = lambda: self.done.traffic
         # The lease of the chunk that is written now.
         self.held: leases.Lease | None = None
-        # Requests of the page that is written next, where pages are read ahead; None: since the last batch.
+        # Requests of the next page to write, if pages are prefetched; None: count since the last batch.
         self.page_calls: int | None = None
         self._calls_counted = 0
         self._last_batch = self._started
@@ -144,7 +144,7 @@ class Attempt:
 
     @property
     def rereads(self) -> bool:
-        """True if what is covered is read as well."""
+        """True if the attempt also reads windows that are already covered."""
         return self.claim.reread or self.request.mode is Mode.REPAIR
 
     # -- writing -----------------------------------------------------------------------------------------
@@ -173,9 +173,9 @@ class Attempt:
     def fenced(self, lease: leases.Lease | None = None) -> Iterator[Connection]:
         """A transaction in which only the owner of the job can write. All work writes through it.
 
-        Facts need the ``lease`` too; the result of a visit does not. Raises LeaseLost after the lease was
-        lost, ClaimLost after a take-over of the job, WatermarkSet after a person set the watermark. The same
-        holds where the new owner ended the transaction.
+        To write facts, hold ``lease`` too; the result of a visit needs none. Raises LeaseLost after the lease
+        was lost, ClaimLost after a take-over of the job, WatermarkSet after a person set the watermark. They
+        are also raised if the new owner ended the transaction.
         """
         try:
             with self._transaction() as conn:
@@ -201,8 +201,8 @@ class Attempt:
 
     @contextmanager
     def lease(self) -> Iterator[leases.Lease]:
-        """Hold the lease for one chunk. Waits for it up to the setting ``max_wait_seconds``. Raises
-        LeaseHeld, which names the holder, after that."""
+        """Hold the lease for one chunk. Waits for it up to the setting ``max_wait_seconds``, then raises
+        LeaseHeld, which names the holder."""
         settings = self.settings
         started = time.monotonic()
         who = f"{worker_name()} ({self.request.mode} job {self.claim.job_id})"
@@ -244,8 +244,8 @@ class Attempt:
             self._tidy_up(lambda conn: leases.release(conn, lease))
 
     def _tidy_up(self, what: Callable[[Connection], None]) -> None:
-        """Run ``what``, which only speeds up what ends by itself. An error of the database is ignored, so
-        that it hides no other error."""
+        """Run ``what``, an optional clean-up of something that would expire anyway. An error of the database
+        is ignored, so that it hides no other error."""
         with suppress(psycopg.Error, ConfigurationError), self.database.connection() as conn:
             what(conn)
 
@@ -260,8 +260,8 @@ class Attempt:
     # -- the end -----------------------------------------------------------------------------------------
 
     def finish(self, error: SyncError | None) -> JobReport:
-        """Write how the attempt ended and report it. Its own error comes before ``error``, which ended all of
-        the work, and before the first failure of a part."""
+        """Write how the attempt ended and report it. The error that counts is the attempt's own one, else
+        ``error``, which ended all of the work, else that of the first failed part."""
         error = self.error or error or next(iter(self.done.failures), None)
         if error is not None and _waits(error):
             # The job waits for the next starter and keeps its attempts.
@@ -409,7 +409,7 @@ class Attempt:
 
 
 def _waits(cause: BaseException) -> bool:
-    """True if the job waits and keeps its attempts, because ``cause`` says nothing about it."""
+    """True if the job waits and keeps its attempts, because the job itself did not cause ``cause``."""
     if isinstance(cause, LeaseHeld | WatermarkSet):
         return True
     return isinstance(cause, SyncError) and cause.code in _WAITS
@@ -450,7 +450,7 @@ def execute(attempts: Sequence[Attempt], work: Callable[[], Work]) -> list[JobRe
 
 
 def is_about_a_row(refused: psycopg.Error) -> bool:
-    """True if the database refused what was written, not to work: data, constraint, size, trigger."""
+    """True if the database rejected the row for its data, a constraint, its size or a trigger."""
     return (refused.sqlstate or "")[:2] in ("22", "23", "54", "P0")
 
 

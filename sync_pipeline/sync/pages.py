@@ -1,8 +1,8 @@
-"""The way of one page of a source into the database.
+"""Write one page of a source to the database.
 
-Belongs here: the one transaction that holds everything of a page, and what happens to a row that the database
-refuses. Does not belong here: how the rows of a job type are written (its ``FactStore``), who may write
-(:mod:`sync_pipeline.sync.attempt`).
+Belongs here: the one transaction that holds everything of a page, and the quarantine of a row that the
+database refuses. Does not belong here: how the rows of a job type are written (its ``FactStore``), and who
+may write (:mod:`sync_pipeline.sync.attempt`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Batch:
     counts: Counts = field(default_factory=Counts)
 
     def note(self, *keys: str) -> None:
-        """Rows with these keys arrived; the ledger row has the first and the last of all."""
+        """Record that rows with these keys arrived. The ledger row keeps the first and the last key."""
         if self.evidence is not None:
             self.evidence.note(*keys)
 
@@ -48,10 +48,10 @@ class FactStore(ABC, Generic[P]):
 
     @abstractmethod
     def store(self, batch: Batch, page: P) -> Counts:
-        """Upsert the rows of ``page``. Raises psycopg.Error where the database refuses one of them."""
+        """Upsert the rows of ``page``. Raises psycopg.Error if the database refuses a row."""
 
     def finish(self, batch: Batch, page: P) -> None:
-        """Write what is true once all rows of ``page`` are stored; part of its last transaction."""
+        """Write what requires that all rows of ``page`` are stored. Part of the page's last transaction."""
 
     @abstractmethod
     def key(self, row: Any) -> str:
@@ -63,12 +63,14 @@ class FactStore(ABC, Generic[P]):
 
 
 def write_page(attempt: Attempt, page: P, facts: FactStore[P]) -> None:
-    """Write ``page`` under the lease that ``attempt`` holds. That is one transaction, unless the database
-    refuses a row. Then the halves are written one after the other. A row that is refused alone goes to
-    quarantine. Coverage, and all else that is not a row, is part of the last transaction.
+    """Write ``page`` under the lease that ``attempt`` holds, in one transaction.
 
-    Raises as :meth:`Attempt.fenced`. Raises psycopg.Error where no row is to blame, and where the rows come
-    from an iterator: they cannot be sent again."""
+    If the database refuses a row, each half of the rows is written in a transaction of its own, and so on. A
+    single row that is refused goes to quarantine. The last transaction also writes the coverage and
+    everything else of the page that is not a row.
+
+    Raises the errors of :meth:`Attempt.fenced`. Raises psycopg.Error if no row caused the error, or if the
+    rows come from an iterator, because they cannot be sent again."""
     todo = [page.rows]
     refused: list[QuarantinedRow] = []
     while todo:
@@ -102,11 +104,11 @@ def write_page(attempt: Attempt, page: P, facts: FactStore[P]) -> None:
 
 @contextmanager
 def open_batch(attempt: Attempt, page: Page[Any]) -> Iterator[Batch]:
-    """One transaction: the fence, what the caller writes, and all of ``page`` but its rows.
+    """One transaction: the fence, the writes of the caller, and all of ``page`` except its rows.
 
-    It is also for what is no page of rows: then ``page`` has only a window. Raises as
-    :meth:`Attempt.fenced`, Cancelled and ClaimLost before the transaction begins; nothing is written where
-    the caller raises."""
+    To write something else than a page of rows, pass a ``page`` that has only a window. Raises Cancelled and
+    ClaimLost before the transaction begins, and the errors of :meth:`Attempt.fenced`. If the caller raises,
+    nothing is written."""
     attempt.stop_if_asked()
     assert page.window is not None
     asset: dict[str, Any] = {"repo_id": attempt.repo.repo_id, "job_type": attempt.job_type}

@@ -378,6 +378,11 @@ def test_only_narrows_to_one_repository() -> None:
         ConfigurationError, match=r"SCM_ONLY: .*svn:svn://h/othr; did you mean svn:svn://h/other"
     ):
         catalog.narrow(snapshot, "svn:svn://h/othr")
+    with pytest.raises(ConfigurationError, match="SCM_ONLY: ") as refused:
+        catalog.narrow(snapshot, "gitlab:nope/x")
+    assert str(refused.value).endswith(
+        "run: scm-sync repo add gitlab:nope/x; if it is registered already, run: scm-sync catalog export"
+    )
 
 
 def test_the_active_repository_of_a_place_goes_before_its_retired_ones() -> None:

@@ -30,7 +30,7 @@ from sync_pipeline.reports.doctor import CHECKS, Finding, State, findings, local
 from sync_pipeline.reports.doctor import database as database_checks
 from sync_pipeline.reports.doctor.database import evaluate_version
 from sync_pipeline.reports.doctor.findings import DAGSTER_CHECKS, GITLAB_CHECKS
-from sync_pipeline.reports.reasons import remedy
+from sync_pipeline.reports.reasons import HealthReason, remedy
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import SWITCHES, GitLabServer, GitLabTable, Settings
 from sync_pipeline.sources.gitlab.project import TokenInfo
@@ -151,6 +151,19 @@ def test_what_is_wrong_with_an_asset_is_said_in_the_words_of_every_report(databa
     )
     assert finding.remedy == remedy("unreachable", repository.spec)
     assert local.assets([], [])[0].state is OK
+
+
+def test_the_remedy_of_a_dead_job_names_the_reason_to_remove_first(database: Database) -> None:
+    with database.connection() as conn:
+        repo_id = register(conn, "paint")
+        (result,) = health.read(conn, timedelta(hours=1), Credentials(frozenset(), {}, {}))
+        repository = repos.get(conn, repo_id)
+    reasons = HealthReason.DENIED, HealthReason.FAILED_WINDOW
+    detail = {str(reason): "403" for reason in reasons}
+    result = replace(result, health=health.Health(False, reasons, detail))
+    denied, failed_window = local.assets([result], [repository])
+    assert denied.remedy == remedy("denied", repository.spec)
+    assert failed_window.remedy == "first remove the reason denied"
 
 
 def test_the_exit_code_is_that_of_the_worst_finding() -> None:

@@ -393,6 +393,29 @@ def test_a_history_that_was_never_read_is_not_counted_in_days() -> None:
     assert line == f"{PROJECT.spec} merge_requests: history from the beginning in 1 stretch missing"
 
 
+@pytest.mark.parametrize(
+    ("mode", "missing", "where"),
+    [
+        (Mode.INCREMENTAL, [TimeWindow(day(9), day(10))], "to read: the last 24 h"),
+        (Mode.INCREMENTAL, [TimeWindow(day(8), day(9))], "24 h in 1 stretch missing"),
+        (
+            Mode.INCREMENTAL,
+            [TimeWindow(day(2), day(3)), TimeWindow(day(9), day(10))],
+            "2 days in 2 stretches missing",
+        ),
+        (Mode.BACKFILL, [TimeWindow(day(9), day(10))], "24 h in 1 stretch missing"),
+    ],
+)
+def test_the_time_since_the_last_visit_is_not_called_missing(
+    mode: Mode, missing: list[TimeWindow], where: str
+) -> None:
+    window = TimeWindow(day(1), day(10))
+    chunks = plans.plan_backfill(window, missing)
+    nothing = plans.Expected(None, None, None)
+    line = plans.plan_line(plans.ReadPlan(PROJECT, MRS, mode, window, None, chunks, nothing))
+    assert line == f"{PROJECT.spec} merge_requests: {where}"
+
+
 def test_time_is_planned_where_covered_and_missing_meet() -> None:
     window = TimeWindow(day(1), day(10))
     plan = plans.plan_backfill(window, [TimeWindow(day(1), day(2)), TimeWindow(day(5), day(6))])

@@ -23,7 +23,7 @@ from sync_pipeline.registry import server_names as server_name_rules
 from sync_pipeline.reports import slowness
 from sync_pipeline.reports.doctor.findings import Finding, error_text, failed, ok, skipped, warning
 from sync_pipeline.reports.health import HealthResult
-from sync_pipeline.reports.reasons import WAITS_FOR_ITSELF, HealthReason, remedy
+from sync_pipeline.reports.reasons import WAITS_FOR_ITSELF, HealthReason, remedies
 from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
 from sync_pipeline.settings.given import OTHER_VARIABLES, PREFIX
 from sync_pipeline.sources.svn import process
@@ -230,15 +230,15 @@ def sensors(beats: Sequence[Heartbeat]) -> Finding:
 
 
 def pools(living: Sequence[Pool], unserved: Sequence[Unserved]) -> Finding:
-    """Whether each (repository, job type) is taken by a worker pool that lives."""
+    """Whether a running worker pool accepts each asset."""
     if not living:
         return skipped("none was heard of lately")
     names = ", ".join(pool.name for pool in living)
     if unserved:
         what = _some([f"{one.spec} {one.job_type}" for one in unserved])
-        remedy = "start the pool that takes them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
-        return warning(f"no living pool ({names}) takes {what}", remedy)
-    return ok(f"every repository is taken by {counted(len(living), 'pool')}: {names}")
+        remedy = "start a pool that accepts them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
+        return warning(f"no running pool ({names}) accepts {what}", remedy)
+    return ok(f"each asset is accepted by a running pool: {names}")
 
 
 def assets(results: Sequence[HealthResult], repositories: Sequence[Repository]) -> list[Finding]:
@@ -259,7 +259,8 @@ def _unhealthy(reason: HealthReason, some: Sequence[HealthResult], specs: Mappin
     first = some[0]
     spec = specs.get(first.facts.repo_id, str(first.facts.repo_id))
     what = f"{counted(len(some), 'asset')}, such as {spec} {first.facts.job_type}"
-    return warning(f"{reason}: {what}: {first.health.detail[reason]}", remedy(reason, spec))
+    advice = remedies(first.health.reasons, spec)[reason]
+    return warning(f"{reason}: {what}: {first.health.detail[reason]}", advice)
 
 
 def _some(texts: Sequence[str]) -> str:
