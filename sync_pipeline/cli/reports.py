@@ -370,7 +370,7 @@ def status_liveness(document: Mapping[str, Any]) -> Iterator[str]:
         for pool in pools:
             yield f"worker pool {pool['name']}: {_takes(pool) or 'everything'}"
     unserved = [
-        f"no living worker pool takes {one['spec']} {one['job_type']} ({one['instance']}, {one['tenant']})"
+        f"no running worker pool accepts {one['spec']} {one['job_type']} ({one['instance']}, {one['tenant']})"
         for one in document["unserved"]
     ]
     yield from _first_lines(unserved, "more; scm-sync status --json has all of them")

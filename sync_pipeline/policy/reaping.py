@@ -17,10 +17,7 @@ from sync_pipeline.core.model import JobStatus
 from sync_pipeline.policy.backoff import seconds_until_retry
 
 WORKER_LOST = "worker_lost"
-"""Code of an attempt whose owner is gone. Its job is dead if its attempts are used up. ==
-sync_pipeline/policy/reaping.py::(CANCELLED, SUPERSEDED, EXPIRED) Codes of waiting jobs that were given up.
-They are dead, and need no person.
-"""
+"""Code of an attempt whose owner is gone. Its job is dead if its attempts are used up."""
 
 CANCELLED, SUPERSEDED, EXPIRED = "cancelled", "superseded", "expired"
 """Codes of waiting jobs that were given up. They are dead, and need no person."""

@@ -307,7 +307,7 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[problem.reason] = problem.line
     fresh = facts.fresh_at
     if fresh is None:
-        found[HealthReason.NEVER_SYNCED] = "no look at the source has been complete yet"
+        found[HealthReason.NEVER_SYNCED] = "no visit has finished successfully yet"
     elif now - fresh > stale_after:
         found[HealthReason.STALE] = f"last complete at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
     if facts.gap:
@@ -336,8 +336,8 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[HealthReason.MISMATCH] = f"rows differ from the source: {counts}; see: scm-sync reconcile"
     if facts.unrepaired:
         found[HealthReason.UNREPAIRED] = (
-            f"{REPAIRS_BEFORE_A_PERSON} repairs did not heal {facts.unrepaired} of them; look at them, then: "
-            "scm-sync reconcile --repair"
+            f"{REPAIRS_BEFORE_A_PERSON} repairs did not remove {facts.unrepaired} of them; look at them, "
+            "then: scm-sync reconcile --repair"
         )
     passed = not (found.keys() - {HealthReason.UNREADABLE}) and all(
         one.is_unknown for one in facts.unreadable

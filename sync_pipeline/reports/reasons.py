@@ -87,7 +87,7 @@ class ReasonText:
 
 CATALOGUE: Mapping[HealthReason, ReasonText] = {
     HealthReason.NEVER_SYNCED: ReasonText(
-        "no look at the source has been complete yet",
+        "no visit has finished successfully yet",
         "wait for the scheduler, or: scm-sync runner incremental --repo SPEC",
     ),
     HealthReason.INCOMPLETE: ReasonText(
@@ -95,7 +95,7 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "wait while scm-sync up reads it, or: scm-sync runner backfill --repo SPEC",
     ),
     HealthReason.STALE: ReasonText(
-        "the last complete look is older than stale_after_seconds",
+        "the last complete visit is older than stale_after_seconds",
         "scm-sync status names what is silent, paused or held back; start scm-sync up if it does not run",
     ),
     HealthReason.GAP: ReasonText(
@@ -107,11 +107,11 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "remove the cause that the error names, then: scm-sync runner backfill --repo SPEC",
     ),
     HealthReason.UNREACHABLE: ReasonText(
-        "the server of the source does not answer, or not in a usable way",
+        "the server of the source does not answer, or sends an invalid response",
         "start the server or correct its address, then: scm-sync doctor; syncing goes on by itself",
     ),
     HealthReason.LOGIN_PAGE: ReasonText(
-        "a page for people answers in place of the source: a login or error page of a proxy",
+        "an HTML page came instead of data, such as a login or error page of a proxy",
         "correct the URL or the proxy (SCM_GITLAB_URL, HTTPS_PROXY, NO_PROXY), then: scm-sync doctor",
     ),
     HealthReason.CREDENTIAL: ReasonText(
@@ -127,8 +127,8 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "scm-sync runner incremental --repo SPEC",
     ),
     HealthReason.DISABLED: ReasonText(
-        "green: the project has the feature switched off (repository, or merge requests)",
-        "nothing; it is looked at every hour, and its history waits until it is switched on",
+        "green: the feature is switched off in the project (repository, or merge requests)",
+        "nothing; it is tried again every hour, and its backfill waits until the feature is switched on",
     ),
     HealthReason.MOVED: ReasonText(
         "the server says that the source has another address now",
@@ -136,7 +136,7 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         gitlab="correct the URL of the server (SCM_GITLAB_URL)",
     ),
     HealthReason.GONE: ReasonText(
-        "nothing answers at the address, more than once",
+        "the source was not found in repeated checks",
         svn="scm-sync repo relocate SPEC URL --reason ... if it has another address now; else: "
         "scm-sync repo retire SPEC --reason ...",
         gitlab="give the token's user access to the project; if it is deleted: "
@@ -149,11 +149,11 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
     ),
     HealthReason.QUARANTINE: ReasonText(
         "rows could not be stored",
-        "scm-sync admin quarantine list --repo SPEC; mend the cause, then: "
+        "scm-sync admin quarantine list --repo SPEC; fix the cause, then: "
         "scm-sync admin quarantine retry --repo SPEC",
     ),
     HealthReason.DEFERRED_FETCH: ReasonText(
-        "a detail could not be read yet",
+        "a deferred fetch: a detail could not be read yet",
         "nothing at first: it is retried by itself; scm.deferred_fetches has the error",
     ),
     HealthReason.UNREADABLE: ReasonText(
@@ -168,13 +168,13 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "scm-sync reconcile --repo SPEC --no-repair names them",
     ),
     HealthReason.UNREPAIRED: ReasonText(
-        "three repairs did not heal a difference",
-        "look at scm.discrepancies, quarantine and triggers on our tables; mend the cause, then: "
+        "three repairs did not remove a difference",
+        "look at scm.discrepancies, quarantine and triggers on our tables; fix the cause, then: "
         "scm-sync reconcile --repo SPEC --repair",
     ),
     HealthReason.REGRESSED: ReasonText(
-        "a look saw less than is stored",
-        "give our account on the server its rights back; nothing stored was changed",
+        "a visit returned fewer fields than are stored",
+        "restore the rights of the user that reads the source; nothing stored was changed",
     ),
 }
 """Every reason, in the order of the page."""
@@ -187,7 +187,7 @@ BLOCKERS: Mapping[str, ReasonText] = {
     ),
     "breaker_open": ReasonText(
         "a circuit breaker is open: too many runs of its server or tenant failed",
-        "mend what the runs failed of; it probes by itself, or: scm-sync admin breaker-reset",
+        "fix the cause of the failures; the breaker probes by itself, or: scm-sync admin breaker-reset",
     ),
     "half_open": ReasonText(
         "a circuit breaker lets single probes through to find out whether it may close",
@@ -202,12 +202,12 @@ BLOCKERS: Mapping[str, ReasonText] = {
         "nothing; it is tried again by itself, or: scm-sync runner incremental --repo SPEC",
     ),
     "unserved": ReasonText(
-        "no living worker pool takes it",
-        "start the pool that takes it, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)",
+        "no running worker pool accepts it",
+        "start a pool that accepts it, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)",
     ),
     "silent": ReasonText(
         "a sensor, schedule or loop misses its ticks",
-        "start scm-sync up, or the loop; what will never tick again: scm-sync health --forget NAME",
+        "start scm-sync up, or the loop; to drop a removed sensor: scm-sync health --forget NAME",
     ),
 }
 """Reasons why jobs are not started, although the copy may still be healthy, in the order of the page."""

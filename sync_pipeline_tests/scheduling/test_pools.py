@@ -87,7 +87,7 @@ def test_two_pools_never_touch_each_others_repositories(
     assert document["unserved"] == [unserved]
     lines = list(reports.status_liveness(document))
     assert "worker pool office: of local; of tenants acme" in lines
-    assert f"no living worker pool takes svn:{nobodys.url} revisions (local, other)" in lines
+    assert f"no running worker pool accepts svn:{nobodys.url} revisions (local, other)" in lines
     with database.connection() as conn:
         finding = local.pools(pools.alive(conn), pools.unserved(conn))
         assert (finding.state, nobodys.url in finding.seen) == (State.WARNING, True)
