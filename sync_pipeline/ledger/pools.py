@@ -37,7 +37,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Unserved:
-    """A (repository, job type) that no running pool accepts."""
+    """A (repository, job type) that no living pool takes."""
 
     repo_id: int
     kind: str

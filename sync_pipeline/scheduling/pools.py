@@ -1,4 +1,4 @@
-"""Worker pools: what the pool of these settings accepts, and what no running pool accepts.
+"""Worker pools: what the pool of these settings takes, and what no living pool does.
 
 Belongs here: the allowlists applied to repositories, and the parts of the reports about pools. Does not
 belong here: whether something is due (:mod:`sync_pipeline.policy`).

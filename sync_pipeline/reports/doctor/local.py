@@ -230,7 +230,7 @@ def sensors(beats: Sequence[Heartbeat]) -> Finding:
 
 
 def pools(living: Sequence[Pool], unserved: Sequence[Unserved]) -> Finding:
-    """Whether a running worker pool accepts each (repository, job type)."""
+    """Whether a running worker pool accepts each asset."""
     if not living:
         return skipped("none was heard of lately")
     names = ", ".join(pool.name for pool in living)
