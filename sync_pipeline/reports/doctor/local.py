@@ -230,15 +230,15 @@ def sensors(beats: Sequence[Heartbeat]) -> Finding:
 
 
 def pools(living: Sequence[Pool], unserved: Sequence[Unserved]) -> Finding:
-    """Whether a running worker pool accepts each asset."""
+    """Whether each (repository, job type) is taken by a worker pool that lives."""
     if not living:
         return skipped("none was heard of lately")
     names = ", ".join(pool.name for pool in living)
     if unserved:
         what = _some([f"{one.spec} {one.job_type}" for one in unserved])
-        remedy = "start a pool that accepts them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
-        return warning(f"no running pool ({names}) accepts {what}", remedy)
-    return ok(f"every repository is accepted by {counted(len(living), 'running pool')}: {names}")
+        remedy = "start the pool that takes them, or widen an allowlist (SCM_WORKER_..._ALLOWLIST)"
+        return warning(f"no living pool ({names}) takes {what}", remedy)
+    return ok(f"every repository is taken by {counted(len(living), 'pool')}: {names}")
 
 
 def assets(results: Sequence[HealthResult], repositories: Sequence[Repository]) -> list[Finding]:
