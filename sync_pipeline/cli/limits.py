@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sync_pipeline.cli import options, output, shared
+from sync_pipeline.core import clock
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.formatting import second
 
@@ -53,7 +54,7 @@ def limits_pause(
     """Send nothing to a server for a while. Runs that need it wait, or come back later by themselves."""
     from sync_pipeline.admin import limits
 
-    moment = shared.now()
+    moment = clock.now()
     seconds = options.seconds_of(length, until, moment)
     if seconds is None:
         raise ConfigurationError("say when the pause ends: either --for or --until")

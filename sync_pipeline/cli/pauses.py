@@ -12,6 +12,7 @@ import typer
 
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.cli.reports import pause_subject
+from sync_pipeline.core import clock
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.formatting import second
 
@@ -37,7 +38,7 @@ def pause_command(
     if sum((instance is not None, tenant is not None, repo is not None, everything)) != 1:
         raise ConfigurationError("give one of --instance, --tenant, --repo and --all")
     target = pauses.PauseTarget(instance, tenant, repo, job)
-    seconds = options.seconds_of(length, until, shared.now())
+    seconds = options.seconds_of(length, until, clock.now())
     with shared.settings_and_database() as (_, database):
         document = pauses.pause(database, target, seconds=seconds, actor=shared.actor(), reason=reason)
     return output.print_document(document, as_json, _print_pause)

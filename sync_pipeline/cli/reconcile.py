@@ -13,6 +13,7 @@ import typer
 
 from sync_pipeline.cli import options, output, shared
 from sync_pipeline.cli.progress import shown
+from sync_pipeline.core import clock
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.formatting import age, counted, moment
 
@@ -85,7 +86,7 @@ def reconcile_command(
         repository = catalog.require_active(registration.find_repository(database, repo))
         with database.connection() as conn:
             windows = [
-                (job_type, reconciliation.window_for(conn, repository, job_type, given, shared.now()))
+                (job_type, reconciliation.window_for(conn, repository, job_type, given, clock.now()))
                 for job_type in runner.job_types_for(repository, job)
             ]
             readers = Readers(settings, database)

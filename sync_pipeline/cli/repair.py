@@ -14,6 +14,7 @@ import typer
 
 from sync_pipeline.cli import options, output, reports, shared
 from sync_pipeline.cli.progress import shown
+from sync_pipeline.core import clock
 
 if TYPE_CHECKING:
     from sync_pipeline.core.model import JobType, Repository
@@ -51,7 +52,7 @@ def repair_remap(
         repository = registration.find_repository(database, repo)
         remap.require_raw(repository)
         wanted = runner.job_types_for(repository, job)
-        start = None if since is None else runner.time_window(runner.Bounds(since=since), shared.now()).since
+        start = None if since is None else runner.time_window(runner.Bounds(since=since), clock.now()).since
         documents = [
             _plan(database, repository, one, start, as_json)
             if dry_run
@@ -85,11 +86,11 @@ def _remap(
 
     reason = "scm-sync repair remap"
     request = remap.request(repository, job_type, since, actor=shared.actor(), reason=reason)
-    started_at = shared.now()
+    started_at = clock.now()
     with shown("remap", quiet=as_json, changed="changed") as show, shared.stopped_politely() as cancel:
         report = Syncer(database, settings).run(request, cancel=cancel, progress=show)
     return runner.remap_document(
-        repository, job_type, report, since=since, started_at=started_at, finished_at=shared.now()
+        repository, job_type, report, since=since, started_at=started_at, finished_at=clock.now()
     )
 
 

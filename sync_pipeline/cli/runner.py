@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli import options, output, reports, shared
+from sync_pipeline.core import clock
 from sync_pipeline.core.errors import Cancelled, ConfigurationError, SyncError
 from sync_pipeline.core.exit_codes import FAILED, INTERRUPTED, SUCCESS
 
@@ -101,7 +102,7 @@ def _loop(once: Callable[[], dict[str, Any]], interval: float, most: int | None,
         # Between two rounds an exception would have nothing to give back, and might meet a finalizer.
         with shared.stopped_politely() as stop:
             if document is not None:
-                code = reports.finish_runner(document, as_json, round_at=shared.now())
+                code = reports.finish_runner(document, as_json, round_at=clock.now())
             outcomes.append(runner.Outcome(document["status"]) if document else runner.Outcome.FAILED)
             if code == INTERRUPTED:
                 return code
@@ -146,7 +147,7 @@ def runner_backfill(
         wanted = runner.job_types_for(repository, job)
         runner.check_bounds(repository, bounds)
         window, head = _backfill_window(settings, database, repository, bounds)
-        found = plans.plan(database, settings, repository, wanted, window, head=head, now=shared.now())
+        found = plans.plan(database, settings, repository, wanted, window, head=head, now=clock.now())
         if dry_run:
             return _print_plans(found, as_json)
         _announce(found, as_json)
@@ -199,7 +200,7 @@ def _backfill_window(
     from sync_pipeline.reports import runner
 
     if repository.kind is not Kind.SVN:
-        window = runner.time_window(bounds, shared.now())
+        window = runner.time_window(bounds, clock.now())
         _need_server(settings, repository)
         return window, None
     start_rev, end_rev = bounds.start_rev, bounds.end_rev
@@ -235,7 +236,7 @@ def _live_plans(
     from sync_pipeline.reports import plans
 
     head = _head(settings, database, repository) if repository.kind is Kind.SVN else None
-    return plans.plan(database, settings, repository, wanted, None, head=head, now=shared.now())
+    return plans.plan(database, settings, repository, wanted, None, head=head, now=clock.now())
 
 
 def _announced(
@@ -311,7 +312,7 @@ class _Sync:
 
         documents = []
         for _, job_types in by_family(tuple(wanted)):
-            started_at = shared.now()
+            started_at = clock.now()
             reports = self._execute(Mode.INCREMENTAL, job_types, None, plans)
             for job_type in job_types:
                 document = runner.incremental_document(
@@ -319,7 +320,7 @@ class _Sync:
                     job_type,
                     [report for report in reports if report.job_type is job_type],
                     started_at=started_at,
-                    finished_at=shared.now(),
+                    finished_at=clock.now(),
                 )
                 plan = plans.get(job_type)
                 windows = [plan.window] if plan and plan.window else []
@@ -343,7 +344,7 @@ class _Sync:
             with self.database.connection() as conn:
                 before = {j: watermarks.get(conn, self.repository.repo_id, j) for j in job_types}
                 begun = database_time(conn)
-            started_at = shared.now()
+            started_at = clock.now()
             reports = self._execute(Mode.BACKFILL, job_types, todo, plans) if todo else []
             for job_type in job_types:
                 own = [report for report in reports if report.job_type is job_type]
@@ -363,7 +364,7 @@ class _Sync:
                     complete_before=was.covered,
                     watermark_updated=(was.origin, was.watermark) != (after.origin, after.watermark),
                     started_at=started_at,
-                    finished_at=shared.now(),
+                    finished_at=clock.now(),
                 )
                 documents.append(self._unless_stopped(document, job_type, todo))
         return runner.together(documents)

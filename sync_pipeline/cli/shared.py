@@ -16,11 +16,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sync_pipeline.cli.output import print_message
-from sync_pipeline.core import clock
 from sync_pipeline.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -113,11 +111,6 @@ def actor() -> str:
     except (KeyError, OSError):  # a container's user without a name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"
-
-
-def now() -> datetime:
-    """This moment, in UTC."""
-    return clock.now()
 
 
 def after_catalog_change(settings: Settings, database: Database) -> None:

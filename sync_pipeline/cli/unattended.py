@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sync_pipeline.cli import options, output, shared
+from sync_pipeline.core import clock
 from sync_pipeline.core.errors import ConfigurationError, SyncError
 from sync_pipeline.core.exit_codes import FAILED, PARTIAL, SUCCESS
 from sync_pipeline.core.formatting import counted, second
@@ -79,7 +80,7 @@ def _heartbeat(
 
 def _at(in_line: bool) -> str:
     """The time before the lines of a loop."""
-    return f"{shared.now():%Y-%m-%dT%H:%M:%SZ} " if in_line else ""
+    return f"{clock.now():%Y-%m-%dT%H:%M:%SZ} " if in_line else ""
 
 
 def _names(database: Database) -> dict[int, str]:
@@ -122,7 +123,7 @@ def _plan_round(
         every = settings.sensors.interval_seconds if in_line else None
         _heartbeat(database, settings, dispatch.LOOP, started, found.summary()[:500], every)
     names = _names(database)
-    document = {"at": shared.now().isoformat(), **dispatch.document(found, settings, names)}
+    document = {"at": clock.now().isoformat(), **dispatch.document(found, settings, names)}
 
     def show(_: object) -> None:
         if found.plan is not None and not in_line:
@@ -240,7 +241,7 @@ class _ReportPrinter:
             document = from_row(
                 WorkerJob,
                 report,
-                at=shared.now().isoformat(),
+                at=clock.now().isoformat(),
                 repo=self._names.get(report.repo_id, str(report.repo_id)),
                 job=report.job_type,
                 status=report.job_status,
@@ -338,7 +339,7 @@ def _reap_round(
         every = settings.reaper.interval_seconds if in_line else None
         _heartbeat(database, settings, LOOP, started, report.summary(), every)
     code = SUCCESS if not report.errors else PARTIAL if report.items else FAILED
-    document: dict[str, Any] = {"at": shared.now().isoformat(), **report.document(), "exit_code": code}
+    document: dict[str, Any] = {"at": clock.now().isoformat(), **report.document(), "exit_code": code}
     return output.print_document(document, as_json, lambda _: _print_reaped(report, in_line), in_line=in_line)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sync_pipeline.cli import options, output, shared
+from sync_pipeline.core import clock
 
 if TYPE_CHECKING:
     from sync_pipeline.core.model import Window
@@ -98,7 +99,7 @@ def _set_coverage(
             covered: tuple[Window, ...] = ()
             if bounds is not None:
                 head = before.head_rev or 0
-                covered = (runner.coverage_to_set(repository, job_type, bounds, head, shared.now()),)
+                covered = (runner.coverage_to_set(repository, job_type, bounds, head, clock.now()),)
             if not dry_run:
                 watermarks.replace(
                     conn,
