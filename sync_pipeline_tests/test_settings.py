@@ -687,6 +687,12 @@ def test_an_earlier_name_is_accepted_with_a_line_that_names_the_new_one(
         f"scm.svn.info_timeout in {path} has a new name: svn_info_timeout_seconds, "
         "variable SCM_SVN_INFO_TIMEOUT_SECONDS",
     ]
+    # A child process leaves it to its parent.
+    caplog.clear()
+    given._note_renamed.cache_clear()
+    monkeypatch.setenv(given.RENAMED_LOGGED, "1")
+    assert load_settings().discovery.missing_confirmations == 5
+    assert caplog.messages == []
     monkeypatch.setenv("SCM_VANISHED_LOOKS", "none")
     assert refusal().startswith("SCM_VANISHED_LOOKS: input should be a valid integer")
     monkeypatch.setenv("SCM_MISSING_CONFIRMATIONS", "6")  # the new name goes first
