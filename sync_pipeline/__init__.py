@@ -1,3 +1,3 @@
 """A complete, provable copy of source-control activity in PostgreSQL. See README.md and docs/."""
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
