@@ -1,7 +1,7 @@
 """The GraphQL schema of the mock GitLab, and the cost of a query.
 
 Belongs here: types, the declared cost of fields, and the numbers that GitLab limits: complexity and depth.
-:mod:`sync_pipeline_sandbox.gitlab.graphql_values` makes the values.
+:mod:`sync_pipeline_sandbox.gitlab.graphql_reader` makes the values.
 """
 
 from __future__ import annotations
