@@ -406,15 +406,16 @@ class GitLab(Namespaces):
             request.row["milestone"] = milestone
             request.updated_at = now
 
-    def milestone(self, project: Project, title: str) -> Row:
-        """Make a milestone of a project."""
+    def milestone(self, place: Project | Group, title: str) -> Row:
+        """Make a milestone of a project or a group."""
         with self.lock:
             now = stamp(self.clock.now())
             number = self.next_id("milestone")
-            return {
+            groups = "groups/" if isinstance(place, Group) else ""
+            row: Row = {
                 "id": number,
                 "iid": number,
-                "project_id": project.id,
+                "group_id" if isinstance(place, Group) else "project_id": place.id,
                 "title": title,
                 "description": "",
                 "state": "active",
@@ -423,8 +424,27 @@ class GitLab(Namespaces):
                 "due_date": None,
                 "start_date": None,
                 "expired": False,
-                "web_url": f"{EXTERNAL}/{project.full_path}/-/milestones/{number}",
+                "web_url": f"{EXTERNAL}/{groups}{place.full_path}/-/milestones/{number}",
             }
+            place.milestones.append(row)
+            return row
+
+    def close_milestone(self, milestone: Row) -> None:
+        """Close a milestone, which changes no merge request."""
+        with self.lock:
+            milestone |= {"state": "closed", "updated_at": stamp(self.clock.now())}
+
+    def delete_milestone(self, place: Project | Group, milestone: Row) -> None:
+        """Delete a milestone with its events. No ``updated_at`` of a merge request moves."""
+        with self.lock:
+            place.milestones.remove(milestone)
+            for project in self.projects.values():
+                for request in project.merge_requests.values():
+                    if request.row["milestone"] is milestone:
+                        request.row["milestone"] = None
+                    request.milestone_events[:] = [
+                        event for event in request.milestone_events if event["milestone"] is not milestone
+                    ]
 
     def delete_merge_request(self, project: Project, request: MergeRequest) -> None:
         """Delete a merge request for good."""
