@@ -18,7 +18,7 @@ from sync_pipeline_sandbox.gitlab.records import Group, MergeRequest, Project, R
 
 BEGINNING = datetime(2024, 3, 1, 9, 0, 0, 123456, tzinfo=UTC)
 REVIEW_STATES = ("unreviewed", "reviewed", "requested_changes", "approved", "unapproved", "review_started")
-MANY_NOTES = 130
+MANY_NOTES, MANY_COMMITS = 130, 120
 LARGE_ID = 2**53 + 1
 """The smallest number that a floating point number cannot hold."""
 
@@ -181,8 +181,12 @@ def _many_commits(builder: ProjectBuilder) -> None:
     git = builder.project.repository
     assert git is not None
     before = git.resolve("long")
-    for number in range(119):
-        git.commit("long", f"Commit {number}\n", files={"long.txt": f"{number}\n"})
+    stream = [f"reset refs/heads/long\nfrom {before}\n"]
+    for number in range(MANY_COMMITS - 1):
+        text = f"Commit {number}\n"
+        who = f"User 1 <user1@example.test> {1709290000 + number} +0000"
+        stream.append(f"commit refs/heads/long\ncommitter {who}\ndata {len(text)}\n{text}\n")
+    git.fast_import("".join(stream).encode())
     builder.gitlab.pushed(builder.project, "long", before, git.resolve("long"), author=builder.author)
     builder.gitlab.comment(request, builder.reviewer, "Long")
     builder.gitlab.open_merge_request(builder.project, author=builder.author, source="fresh", fresh=True)

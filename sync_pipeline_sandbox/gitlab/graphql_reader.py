@@ -98,10 +98,11 @@ class Reader:
         **page: Any,
     ) -> Row:
         since, until = _bound(updatedAfter), _bound(updatedBefore)
+        wanted = None if iids is None else frozenset(iids)
         found = [
             one
             for one in self._readable(project)
-            if (iids is None or str(one.iid) in iids)
+            if (wanted is None or str(one.iid) in wanted)
             and state in (None, "all", one.row["state"])
             and (since is None or one.updated_at >= since)
             and (until is None or one.updated_at <= until)
@@ -168,20 +169,20 @@ class _Request:
 
     def _plain(self) -> Row:
         project, request, row = self.project, self.request, self.request.row
-        refs, detailed = request.detail.get("diff_refs"), (row.get("detailed_merge_status") or "").upper()
+        detailed = (row.get("detailed_merge_status") or "").upper()
         return {
             "id": f"gid://gitlab/MergeRequest/{request.id}",
             "iid": str(request.iid),
             "projectId": project.id,
-            "sourceProjectId": row["source_project_id"],
+            "sourceProjectId": row.get("source_project_id"),
             "targetProjectId": project.id,
             "project": lambda _: self.reader.project(project),
-            "title": row["title"],
-            "description": row["description"],
+            "title": row.get("title"),
+            "description": row.get("description"),
             "state": row["state"],
             "draft": bool(row.get("draft") or row.get("work_in_progress")),
-            "sourceBranch": row["source_branch"],
-            "targetBranch": row["target_branch"],
+            "sourceBranch": row.get("source_branch"),
+            "targetBranch": row.get("target_branch"),
             "createdAt": seconds(request.created_at),
             "updatedAt": seconds(request.updated_at),
             "mergedAt": time_value(row.get("merged_at")),
@@ -189,14 +190,14 @@ class _Request:
             "preparedAt": time_value(row.get("prepared_at")),
             "mergeAfter": time_value(row.get("merge_after")),
             "diffHeadSha": row.get("sha"),
-            "diffRefs": diff_refs_value(refs) if refs else None,
+            "diffRefs": diff_refs_value(request.detail.get("diff_refs") or {}),
             "mergeCommitSha": row.get("merge_commit_sha"),
             "mergeStatusEnum": (row.get("merge_status") or "unchecked").upper(),
             "detailedMergeStatus": detailed if detailed in _known("DetailedMergeStatus") else None,
-            "labels": by_position(row["labels"], lambda name: label_value(project, name)),
+            "labels": by_position(row.get("labels") or [], lambda name: label_value(project, name)),
             "milestone": milestone_value(row.get("milestone")),
-            "upvotes": row["upvotes"],
-            "downvotes": row["downvotes"],
+            "upvotes": row.get("upvotes"),
+            "downvotes": row.get("downvotes"),
             "discussionLocked": bool(row.get("discussion_locked")),
             "squash": bool(row.get("squash")),
             "webUrl": row.get("web_url") or f"{EXTERNAL}/{project.full_path}/-/merge_requests/{request.iid}",
@@ -205,10 +206,11 @@ class _Request:
 
     def _people(self) -> Row:
         request, row = self.request, self.request.row
+        author = row.get("author")
         approvers = [one["user"] for one in request.approved_by]
         return {
-            "author": row["author"] and self._participant(row["author"], None),
-            "assignees": by_position(row["assignees"], lambda user: self._participant(user, None)),
+            "author": author and self._participant(author, None),
+            "assignees": by_position(row.get("assignees") or [], lambda user: self._participant(user, None)),
             "reviewers": by_position(
                 request.reviewers, lambda one: self._participant(one["user"], one["state"])
             ),

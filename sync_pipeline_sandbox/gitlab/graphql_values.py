@@ -42,25 +42,30 @@ def seconds(at: datetime) -> str:
 
 
 def time_value(text: str | None) -> str | None:
-    """A time of a REST row, cut to whole seconds."""
-    return None if text is None else seconds(moment(text))
+    """A time of a REST row, cut to whole seconds. A text that is no time stays as it is."""
+    try:
+        return None if text is None else seconds(moment(text))
+    except ValueError:
+        return text
 
 
 def user_value(user: Row | None) -> Any:
     """A person; None where there is none."""
     return user and {
         "id": f"gid://gitlab/User/{user['id']}",
-        "username": user["username"],
-        "name": user["name"],
+        "username": user.get("username"),
+        "name": user.get("name"),
         "publicEmail": user.get("public_email") or None,
         "bot": False,
-        "webUrl": user["web_url"],
+        "webUrl": user.get("web_url"),
     }
 
 
-def diff_refs_value(refs: Row) -> Row:
-    """The three commits that a diff is between."""
-    return {"baseSha": refs["base_sha"], "headSha": refs["head_sha"], "startSha": refs["start_sha"]}
+def diff_refs_value(refs: Row) -> Row | None:
+    """The three commits that a diff is between; None unless head and start are known."""
+    if not (refs.get("head_sha") and refs.get("start_sha")):
+        return None
+    return {"baseSha": refs.get("base_sha"), "headSha": refs["head_sha"], "startSha": refs["start_sha"]}
 
 
 def label_value(project: Project, name: str) -> Row:
@@ -101,23 +106,27 @@ def commit_value(row: Row) -> Row:
 def note_value(project: Project, request: MergeRequest, note: Note) -> Row:
     """A note without its discussion."""
     row, position = note.row, note.row.get("position")
-    on_commit = row["noteable_type"] == "Commit"
+    on_commit = row.get("noteable_type") == "Commit"
     place = f"commit/{row['commit_id']}" if on_commit else f"merge_requests/{request.iid}"
     action, icon = _action(row)
+    internal = bool(row.get("internal") or row.get("confidential"))
     return {
-        "id": f"gid://gitlab/{row['type'] or 'Note'}/{row['id']}",
-        "body": row["body"],
-        "author": user_value(row["author"]),
-        "createdAt": time_value(row["created_at"]),
-        "updatedAt": time_value(row["updated_at"]),
-        "lastEditedAt": time_value(row["updated_at"]) if row["updated_at"] != row["created_at"] else None,
-        "system": row["system"],
+        "id": f"gid://gitlab/{row.get('type') or 'Note'}/{row['id']}",
+        "body": row.get("body"),
+        "author": user_value(row.get("author")),
+        "createdAt": time_value(row.get("created_at")),
+        "updatedAt": time_value(row.get("updated_at")),
+        "lastEditedAt": time_value(row.get("updated_at"))
+        if row.get("updated_at") != row.get("created_at")
+        else None,
+        "system": row.get("system"),
         "systemNoteIconName": icon,
         "systemNoteMetadata": action
         and {"id": f"gid://gitlab/SystemNoteMetadata/{row['id']}", "action": action},
-        "internal": bool(row.get("internal") or row.get("confidential")),
+        "internal": internal,
+        "confidential": internal,
         "imported": bool(row.get("imported")),
-        "noteableType": row["noteable_type"],
+        "noteableType": row.get("noteable_type"),
         # A commit has no number.
         "noteableId": None if on_commit else row["noteable_id"],
         "position": position and _position(position),
@@ -130,16 +139,17 @@ def note_value(project: Project, request: MergeRequest, note: Note) -> Row:
 
 
 def _action(row: Row) -> tuple[str | None, str | None]:
-    if row["system"]:
+    if row.get("system"):
         for beginning, action, icon in _ACTIONS:
-            if row["body"].startswith(beginning):
+            if str(row.get("body")).startswith(beginning):
                 return action, icon
     return None, None
 
 
-def _position(row: Row) -> Row:
-    return {
-        "diffRefs": diff_refs_value(row),
+def _position(row: Row) -> Row | None:
+    refs = diff_refs_value(row)
+    return refs and {
+        "diffRefs": refs,
         "filePath": row.get("new_path") or row.get("old_path"),
         "oldPath": row.get("old_path"),
         "newPath": row.get("new_path"),
@@ -183,17 +193,18 @@ def connection(
         last = _key(after, order)
         following = [row for row in rows if (key(row) < last if down else key(row) > last)]
     cut = following[: PAGE_SIZE if first is None else min(first, PAGE_SIZE)]
-    cursors = [_cursor(order, key(row)) for row in cut]
     nodes = [value(row) for row in cut]
     return {
         "count": len(rows),
         "nodes": nodes,
-        "edges": [{"cursor": cursor, "node": node} for cursor, node in zip(cursors, nodes, strict=True)],
+        "edges": lambda _: [
+            {"cursor": _cursor(order, key(row)), "node": node} for row, node in zip(cut, nodes, strict=True)
+        ],
         "pageInfo": {
             "hasNextPage": len(cut) < len(following),
             "hasPreviousPage": len(following) < len(rows),
-            "startCursor": cursors[0] if cursors else None,
-            "endCursor": cursors[-1] if cursors else None,
+            "startCursor": _cursor(order, key(cut[0])) if cut else None,
+            "endCursor": _cursor(order, key(cut[-1])) if cut else None,
         },
     }
 

@@ -151,10 +151,12 @@ def test_a_note_on_a_commit_is_in_every_merge_request_with_the_commit(site: Site
         assert found == ["On its commit"]
 
 
-def test_notes_and_commits_fill_pages(build: Any) -> None:
+def test_notes_and_commits_fill_pages(site: Site, build: Any) -> None:
     counts = [len(request.notes) for request in build("many-notes").merge_requests.values()]
     assert counts == [50, 51, 100, 101, 130]
-    long, fresh, same = build("many-commits").merge_requests.values()
+    project = build("many-commits")
+    long, fresh, same = project.merge_requests.values()
+    assert len(nodes(site, project, long, "commits", "sha")) == data_sets.MANY_COMMITS
     assert (long.row["state"], fresh.versions, len(same.versions)) == ("opened", [], 1)
 
 

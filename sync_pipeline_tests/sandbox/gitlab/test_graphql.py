@@ -303,6 +303,25 @@ def test_system_notes_have_an_action_where_it_is_known(site: Site) -> None:
     ]
 
 
+def test_rows_that_are_odd_spoil_no_others(site: Site) -> None:
+    request = opened(site)
+    odd, good = site.gitlab.comment(request, site.other, "Odd"), site.gitlab.comment(request, None, "Good")
+    odd.row |= {"created_at": "yesterday", "position": {"new_path": "p.py"}}
+    del odd.row["author"]
+    fields = "notes { nodes { id body createdAt author { username } position { newPath } } }"
+    rows = one(site, fields)["notes"]["nodes"]
+    assert [(row["createdAt"], row["author"], row["position"]) for row in rows] == [
+        ("yesterday", None, None),
+        ("2024-05-06T12:00:01Z", None, None),
+    ]
+    good.row["body"] = None
+    query = 'query { project(fullPath: "team1/app1") { mergeRequest(iid: "1") { FIELDS } } }'
+    answer = ask(site, query.replace("FIELDS", fields))
+    nodes = answer["data"]["project"]["mergeRequest"]["notes"]["nodes"]
+    assert [node and node["body"] for node in nodes] == ["Odd", None]
+    assert len(answer["errors"]) == 1
+
+
 def test_people_who_are_gone_are_null(site: Site) -> None:
     request = opened(site)
     site.gitlab.comment(request, site.other, "Bye")
@@ -511,6 +530,16 @@ def test_an_older_server_lacks_fields(site: Site) -> None:
     fields = data(site, 'query { __type(name: "Note") { fields { name } } }')["__type"]["fields"]
     names = {field["name"] for field in fields}
     assert ("imported" in names, "internal" in names) == (False, True)
+
+
+def test_an_old_server_lacks_what_came_late(site: Site) -> None:
+    request = opened(site)
+    site.gitlab.comment(request, site.other, "Between us", internal=True)
+    site.gitlab.behaviour.old = True
+    query = 'query { project(fullPath: "team1/app1") { mergeRequest(iid: "1") { FIELD } } }'
+    for field in ("reviewers { nodes { id } }", "notes { nodes { internal } }"):
+        assert ask(site, query.replace("FIELD", field))["errors"][0]["extensions"]["code"] == "undefinedField"
+    assert one(site, "notes { nodes { confidential } }")["notes"]["nodes"] == [{"confidential": True}]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"variables": {}}'])
