@@ -165,7 +165,17 @@ def _formatted(result: ExecutionResult) -> Row:
     content: Row = {"data": result.data}
     if result.errors:
         content["errors"] = [error.formatted for error in result.errors]
+        for error in result.errors:
+            if _is_defect(error):
+                raise error
     return content
+
+
+def _is_defect(error: GraphQLError) -> bool:
+    """Whether a field failed by a mistake of the sandbox, and neither on purpose nor because its row lacks a
+    value."""
+    cause = error.original_error
+    return not (cause is None or isinstance(cause, GraphQLError) or "non-nullable" in str(cause))
 
 
 def _limits(gitlab: GitLab, user: Row | None) -> tuple[int, int]:
