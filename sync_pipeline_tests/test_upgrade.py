@@ -16,6 +16,10 @@ Subversion revisions one has an earlier version. A server does not answer, and *
 ``fixtures/upgrade/0011.sql`` holds what version 0.7.0 left: the same kind of project and repository, with
 configurations of jobs, positions of batches, approvals that GitLab did not give, the results of three
 comparisons, a paused rate limit and a paused repository.
+
+``fixtures/upgrade/0014.sql`` holds what version 0.8.0 left: a project and two Subversion repositories, one of
+them with a damaged revision. It has a merge request and its review in quarantine, and details that were not
+read. A backfill was given up and one waits. A group is registered for discovery.
 """
 
 from __future__ import annotations
@@ -165,6 +169,18 @@ _FILLED_BY_0011 = {
     "pauses",
 }
 
+_FILLED_BY_0014 = {
+    *_FILLED_BY_0007,
+    "configurations",
+    "deferred_fetches",
+    "discovery_roots",
+    "discrepancies",
+    "pauses",
+    "quarantine",
+    "svn_revision_versions",
+    "worker_pools",
+}
+
 
 @pytest.mark.parametrize(
     ("dump", "filled"),
@@ -172,6 +188,7 @@ _FILLED_BY_0011 = {
         ("0006", {*_FILLED, "sync_watermark_events"}),
         ("0007", _FILLED_BY_0007),
         ("0011", _FILLED_BY_0007 | _FILLED_BY_0011),
+        ("0014", _FILLED_BY_0014),
     ],
 )
 def test_a_database_of_a_later_version_migrates_and_loses_nothing(
