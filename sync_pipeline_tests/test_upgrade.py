@@ -291,7 +291,11 @@ def migrate_and_compare(url: str, before: Rows, new_url: str) -> list[str]:
     for name, rows in before.items():
         kept = [{RENAMED_COLUMNS.get(column, column): value for column, value in row.items()} for row in rows]
         columns = set(kept[0]) if kept else set()
-        assert described(after[RENAMED_TABLES.get(name, name)], columns) == described(kept, columns), name
+        found = described(after[RENAMED_TABLES.get(name, name)], columns)
+        if name == "scm.job_types":
+            # A version may bring job types; those of before stay.
+            found = [row for row in found if row in described(kept, columns)]
+        assert found == described(kept, columns), name
     assert schema(url) == schema(new_url), "it is now as if it had been new"
     return list(applied)
 

@@ -21,6 +21,7 @@ from sync_pipeline.core.gitlab_rows import (
     MergeRequestRow,
     MergeRequestVersion,
     Person,
+    ReleaseRow,
     ReviewEventRow,
 )
 from sync_pipeline.database.values import content_hash, storable
@@ -284,4 +285,17 @@ REVIEW_EVENTS = Table(
     fixed=("origin",),
     # Only the discussion that lists a note has these values.
     inferred=("discussion_id", "is_reply"),
+)
+
+RELEASES = Table(
+    "scm.releases",
+    columns_of(
+        ReleaseRow,
+        author=_account("author", "author", "id", "username", "name"),
+        milestones=_column("milestones", "text[]", unordered=True),
+        asset_links=Column("asset_links", "jsonb", lambda row: list(row.asset_links), unordered=True),
+    ),
+    key=("tag",),
+    time_column="created_at",
+    hashes=("content_hash",),
 )
