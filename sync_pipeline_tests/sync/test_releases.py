@@ -160,7 +160,7 @@ def test_a_reader_that_sees_no_tags_stores_nothing_and_says_which_role_it_needs(
     assert forge.rows(_STORED) == []
 
 
-def test_a_comparison_finds_edited_and_deleted_releases_and_a_repair_heals_them(forge: Forge) -> None:
+def test_a_comparison_finds_edited_and_deleted_releases_and_a_repair_stores_them(forge: Forge) -> None:
     for tag in ("gone", "other", "same"):
         release(forge, tag)
     forge.tick()
