@@ -17,6 +17,7 @@ from typing import Protocol
 from sync_pipeline.core import catalog, clock
 from sync_pipeline.core.catalog import RepositorySpec
 from sync_pipeline.core.errors import ConfigurationError, Permanent, SyncError
+from sync_pipeline.core.formatting import given_reason
 from sync_pipeline.core.job_types import OPTIONAL
 from sync_pipeline.core.model import (
     JobRequest,
@@ -322,13 +323,12 @@ def visit_source(url: str, reader_factory: ReaderFactory) -> Visit:
 def retire_repository(database: Database, repo_id: int, *, reason: str, actor: str) -> bool:
     """Stop syncing a repository. Its rows, assets and history stay; its waiting jobs are cancelled. False,
     and no change, if it was retired before. Raises ConfigurationError without a reason."""
-    if not reason.strip():
-        raise ConfigurationError("say why the repository is retired: --reason TEXT")
+    reason = given_reason(reason)
     with database.connection() as conn, conn.transaction():
-        if not repos.retire(conn, repo_id, f"{reason.strip()} ({actor})"):
+        if not repos.retire(conn, repo_id, f"{reason} ({actor})"):
             return False
-        repos.record_event(conn, repo_id, "retired", actor=actor, new=reason.strip())
-        jobs.cancel_pending(conn, repo_id, f"repository retired by {actor}: {reason.strip()}")
+        repos.record_event(conn, repo_id, "retired", actor=actor, new=reason)
+        jobs.cancel_pending(conn, repo_id, f"repository retired by {actor}: {reason}")
     return True
 
 

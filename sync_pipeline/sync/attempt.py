@@ -3,7 +3,7 @@
 Belongs here: what all attempts share. These are the lease of a chunk, the one transaction of a batch, and the
 consequence of each kind of error. Does not belong here: reading (:mod:`sync_pipeline.sync.revisions`,
 :mod:`~sync_pipeline.sync.commits`, :mod:`~sync_pipeline.sync.merge_requests`), writing rows
-(:mod:`sync_pipeline.store`), due times and waits (:mod:`sync_pipeline.policy`), and the choice of the owner
+(:mod:`sync_pipeline.ledger`), due times and waits (:mod:`sync_pipeline.policy`), and the choice of the owner
 (:mod:`sync_pipeline.sync.engine`).
 """
 
