@@ -38,11 +38,12 @@ from psycopg.rows import dict_row
 from sync_pipeline import __version__
 from sync_pipeline.core.catalog import CatalogSnapshot
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.core.model import JobStatus, Mode
+from sync_pipeline.core.model import JobStatus, JobType, Kind, Mode
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import integrity_checks, repos
 from sync_pipeline.orchestration.build import build_defs
+from sync_pipeline.registry import projects
 from sync_pipeline.settings import GitLabTable, Settings, SvnTable
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline_sandbox import svn_samples
@@ -210,6 +211,22 @@ def test_what_people_did_to_jobs_says_after_an_upgrade_what_the_jobs_were(empty_
         query = 'SELECT repo_id, job_type, mode, "window", actor FROM scm.job_events'
         period = '["2019-01-01 00:00:00+00","2020-01-01 00:00:00+00")'
         assert rows_of(database, query) == [(1, "commits", "backfill", period, "ann")]
+
+
+def test_an_upgrade_switches_no_optional_job_type_on_and_one_can_be_added_after_it(
+    empty_database_url: str,
+) -> None:
+    restore(empty_database_url, (DUMPS / "0014.sql").read_text(encoding="utf-8"))
+    migrations.migrate(empty_database_url, ENVIRONMENT)
+    query = "SELECT count(*) FROM scm.sync_watermarks WHERE job_type = 'releases'"
+    with Database(empty_database_url) as database, database.connection() as conn:
+        assert {one.optional_job_types for one in repos.list_all(conn)} == {()}
+        assert rows_of(database, query) == [(0,)]
+        every = [one.repo_id for one in repos.list_all(conn)]
+        added = projects.add_job_types(conn, every, [JobType.RELEASES], actor="ann")
+        assert [one.kind for one in added] == [Kind.GITLAB]
+        assert rows_of(database, query) == [(1,)]
+        assert integrity_checks.failures(conn) == {}
 
 
 NAMES = {
