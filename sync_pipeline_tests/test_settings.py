@@ -675,7 +675,7 @@ def test_an_earlier_name_is_accepted_with_a_line_that_names_the_new_one(
 ) -> None:
     path = config(folder, "deletion_after = 4\n[scm.svn]\ninfo_timeout = 7")
     monkeypatch.setenv("SCM_VANISHED_LOOKS", "5")
-    given._note_renamed.cache_clear()
+    given._warn.cache_clear()
     for _ in range(2):
         loaded = load_settings()
     assert (loaded.reconcile.deletion_after_seconds, loaded.discovery.missing_confirmations) == (4, 5)
@@ -689,14 +689,20 @@ def test_an_earlier_name_is_accepted_with_a_line_that_names_the_new_one(
     ]
     # A child process leaves it to its parent.
     caplog.clear()
-    given._note_renamed.cache_clear()
+    given._warn.cache_clear()
     monkeypatch.setenv(given.RENAMED_LOGGED, "1")
     assert load_settings().discovery.missing_confirmations == 5
     assert caplog.messages == []
     monkeypatch.setenv("SCM_VANISHED_LOOKS", "none")
     assert refusal().startswith("SCM_VANISHED_LOOKS: input should be a valid integer")
     monkeypatch.setenv("SCM_MISSING_CONFIRMATIONS", "6")  # the new name goes first
-    assert load_settings().discovery.missing_confirmations == 6
+    monkeypatch.delenv(given.RENAMED_LOGGED)
+    for _ in range(2):
+        assert load_settings().discovery.missing_confirmations == 6
+    assert "SCM_VANISHED_LOOKS is ignored, because SCM_MISSING_CONFIRMATIONS is set as well; remove it" in (
+        caplog.messages
+    )
+    assert len([line for line in caplog.messages if "is ignored" in line]) == 1
 
 
 def test_every_earlier_name_stands_for_a_setting() -> None:
@@ -712,3 +718,23 @@ def test_settings_are_copied_by_flat_name() -> None:
         copy.model_copy(update={"breaker": None})
     with pytest.raises(ValueError, match="chunk_row"):
         Settings(chunk_row=5)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "gitlab.example.com",
+        "ftp://host",
+        "https://",
+        "https://me:secret1@host",
+        "https://h/?a=b",
+        "https://h:99999",
+    ],
+)
+def test_a_bad_address_of_a_gitlab_is_refused_without_its_password(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    monkeypatch.setenv("SCM_GITLAB_URL", bad)
+    line = refusal()
+    assert line.startswith("SCM_GITLAB_URL: ")
+    assert "secret1" not in line

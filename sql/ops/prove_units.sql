@@ -4,6 +4,7 @@ WITH expected AS (
     SELECT r.repo_id, t.job_type
       FROM scm.repos AS r
       JOIN scm.job_types AS t USING (kind)
+     WHERE NOT t.optional OR t.job_type = ANY (r.optional_job_types)
 )
 SELECT repo_id, job_type,
        CASE WHEN w.repo_id IS NULL THEN 'no watermark' ELSE 'no such job type' END AS problem

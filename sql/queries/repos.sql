@@ -169,6 +169,16 @@ UPDATE scm.repos
 UPDATE scm.repos SET tenant = %(tenant)s, updated_at = now()
  WHERE repo_id = %(repo_id)s AND tenant <> %(tenant)s
 
+-- name: add_job_types
+-- Adds optional job types to active GitLab repositories that lack some of them.
+UPDATE scm.repos AS r
+   SET optional_job_types = ARRAY(SELECT unnest(r.optional_job_types) UNION SELECT unnest(%(job_types)s::text[])
+                                   ORDER BY 1),
+       updated_at = now()
+ WHERE repo_id = ANY (%(repo_ids)s) AND kind = 'gitlab' AND lifecycle = 'active'
+   AND NOT r.optional_job_types @> %(job_types)s::text[]
+RETURNING *
+
 -- name: event
 -- Records an event of a repository as a whole.
 INSERT INTO scm.repo_events (repo_id, event, old_value, new_value, actor, reason)

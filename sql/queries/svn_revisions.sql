@@ -1,13 +1,8 @@
 -- Statements of sync_pipeline/facts/svn_revisions.py. They write a batch of SVN revisions.
 
 -- name: stage
--- Creates the temporary tables that a batch is copied into before it is compared. They are private to the
+-- Creates the temporary tables of the paths of a batch, and of what it writes. They are private to the
 -- connection and emptied at commit.
-CREATE TEMP TABLE IF NOT EXISTS stage_revisions (
-    rev_num bigint, author_raw text, ts timestamptz, message text, visibility text, detail_level smallint,
-    sure_richness smallint, path_count integer, flags text[], meta_json jsonb, content_hash bytea,
-    paths_hash bytea
-) ON COMMIT DELETE ROWS;
 CREATE TEMP TABLE IF NOT EXISTS stage_paths (
     rev_num bigint, path_no integer, path text, action text, kind text, copyfrom_path text,
     copyfrom_rev bigint, text_mods boolean, prop_mods boolean
@@ -32,12 +27,6 @@ SELECT EXISTS (SELECT 1 FROM scm.svn_revisions
                 WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s)
     OR EXISTS (SELECT 1 FROM scm.svn_changed_paths
                 WHERE repo_id = %(repo_id)s AND rev_num >= %(first)s AND rev_num < %(end)s) AS any
-
--- name: copy_revisions
--- Copies the revisions of a batch into the temporary table.
-COPY stage_revisions (rev_num, author_raw, ts, message, visibility, detail_level, sure_richness, path_count,
-                      flags, meta_json, content_hash, paths_hash)
-FROM STDIN
 
 -- name: changes
 -- Lists stored revisions that differ from the batch, if both were fully visible. Old servers do not send
@@ -85,27 +74,6 @@ SELECT r.repo_id, r.rev_num, r.version, p.path_no, p.path, p.action, p.kind, p.c
   JOIN scm.svn_revisions AS r ON r.repo_id = %(repo_id)s AND r.rev_num = s.rev_num
   JOIN scm.svn_changed_paths AS p ON p.repo_id = r.repo_id AND p.rev_num = r.rev_num
  WHERE r.content_hash <> s.content_hash AND s.detail_level >= r.detail_level AND r.batch_id < %(batch_id)s
-
--- name: upsert
--- Writes the batch. More detail wins, then the later observation. Equal content changes nothing.
-WITH written AS (
-    INSERT INTO scm.svn_revisions AS r
-           (repo_id, rev_num, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json,
-            content_hash, paths_hash, batch_id)
-    SELECT %(repo_id)s, rev_num, author_raw, ts, message, visibility, detail_level, path_count, flags, meta_json,
-           content_hash, paths_hash, %(batch_id)s
-      FROM stage_revisions
-    ON CONFLICT (repo_id, rev_num) DO UPDATE
-       SET author_raw = EXCLUDED.author_raw, ts = EXCLUDED.ts, message = EXCLUDED.message,
-           visibility = EXCLUDED.visibility, detail_level = EXCLUDED.detail_level,
-           path_count = EXCLUDED.path_count, flags = EXCLUDED.flags, meta_json = EXCLUDED.meta_json,
-           content_hash = EXCLUDED.content_hash, paths_hash = EXCLUDED.paths_hash,
-           batch_id = EXCLUDED.batch_id, version = r.version + 1, deleted_at = NULL, updated_at = now()
-     WHERE (r.content_hash <> EXCLUDED.content_hash OR r.deleted_at IS NOT NULL)
-       AND EXCLUDED.detail_level >= r.detail_level AND r.batch_id < EXCLUDED.batch_id
-    RETURNING rev_num, (xmax = 0) AS inserted
-)
-INSERT INTO stage_written SELECT rev_num, inserted FROM written
 
 -- name: drop_paths
 -- Deletes the paths of the written revisions, which are replaced as a set. Some may exist although their

@@ -28,7 +28,7 @@ from sync_pipeline.core.documents.ledger import (
 )
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.exit_codes import PARTIAL, SUCCESS
-from sync_pipeline.core.formatting import age, counted, plain_window, some
+from sync_pipeline.core.formatting import age, counted, given_reason, plain_window, some
 from sync_pipeline.core.model import JobStatus, Repository
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.database.ranges import from_ranges
@@ -145,9 +145,7 @@ def handle(
     """Do ``action`` to the jobs of ``filters``, or to those that are named; ``attempts`` is how often a reset
     one is tried. Raises ConfigurationError for a job, server or tenant that is not there, and where ``by``
     has no reason."""
-    if not by.reason.strip():
-        raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
-    by = replace(by, reason=" ".join(by.reason.split()))
+    by = replace(by, reason=given_reason(by.reason))
     with database.connection() as conn:
         if filters.job_ids is None:
             rows = store.listed(conn, replace(filters, statuses=action.statuses), MAX_JOBS)

@@ -16,7 +16,7 @@ from sync_pipeline.core.catalog import instance_of
 from sync_pipeline.core.documents.common import from_row
 from sync_pipeline.core.documents.gates import Limit, LimitEvent, LimitList
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.core.formatting import plain_mark, some
+from sync_pipeline.core.formatting import given_reason, plain_mark, some
 from sync_pipeline.core.model import Bucket
 from sync_pipeline.database.pool import Connection, Database, database_time
 from sync_pipeline.ledger import rate_limits as store
@@ -63,7 +63,7 @@ def pause(
 
     with database.connection() as conn, conn.transaction():
         _change(conn, settings, instance, _buckets_of(conn, settings, instance), decide)
-        store.note(conn, instance, "pause", actor=actor, reason=_words(reason), until=until)
+        store.note(conn, instance, "pause", actor=actor, reason=given_reason(reason), until=until)
         return _document(conn, settings, instance)
 
 
@@ -73,7 +73,7 @@ def resume(database: Database, settings: Settings, instance: str, *, actor: str,
     with database.connection() as conn, conn.transaction():
         buckets = _all_buckets_of(conn, settings, instance)
         _change(conn, settings, instance, buckets, lambda _, old, now: policy.resumed(old, now, note))
-        store.note(conn, instance, "resume", actor=actor, reason=_words(reason), until=None)
+        store.note(conn, instance, "resume", actor=actor, reason=given_reason(reason), until=None)
         return _document(conn, settings, instance)
 
 
@@ -83,18 +83,12 @@ def reset(database: Database, settings: Settings, instance: str, *, actor: str, 
     with database.connection() as conn, conn.transaction():
         buckets = _all_buckets_of(conn, settings, instance)
         _change(conn, settings, instance, buckets, lambda new, old, now: policy.restored(old, new, now, note))
-        store.note(conn, instance, "reset", actor=actor, reason=_words(reason), until=None)
+        store.note(conn, instance, "reset", actor=actor, reason=given_reason(reason), until=None)
         return _document(conn, settings, instance)
 
 
-def _words(reason: str) -> str:
-    return " ".join(reason.split())
-
-
 def _note(done: str, actor: str, reason: str) -> str:
-    if not reason.strip():
-        raise ConfigurationError("--reason: say why, in a few words")
-    return f"{done} by {actor}: {_words(reason)}"
+    return f"{done} by {actor}: {given_reason(reason)}"
 
 
 def _change(

@@ -19,7 +19,7 @@ from sync_pipeline.core.documents.gates import (
     PauseList,
 )
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.core.formatting import some
+from sync_pipeline.core.formatting import given_reason, some
 from sync_pipeline.core.job_types import DECLARED
 from sync_pipeline.core.model import BreakerScope, BreakerState, JobType, Repository
 from sync_pipeline.database.pool import Connection, Database
@@ -57,8 +57,7 @@ def pause(
     """Pause a place for so many seconds, or until it is resumed; returns the pause. Raises
     ConfigurationError where there is no such place, or it is paused already."""
     repository = None if target.repo is None else find_repository(database, target.repo)
-    if not reason.strip():
-        raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
+    reason = given_reason(reason)
     _require_kind(repository, target)
     with database.connection() as conn:
         _require_known(conn, target)
@@ -71,7 +70,7 @@ def pause(
             job_type=None if target.job_type is None else str(target.job_type),
             seconds=seconds,
             actor=actor,
-            reason=reason.strip(),
+            reason=reason,
         )
         if pause_id is None:
             raise ConfigurationError(
@@ -145,10 +144,9 @@ def reset_breaker(database: Database, scope: str, key: str, *, actor: str, reaso
     breaker."""
     if scope not in tuple(BreakerScope):
         raise ConfigurationError(f"--scope: {scope!r} is none of {', '.join(BreakerScope)}")
-    if not reason.strip():
-        raise ConfigurationError("--reason is empty; say what the cause was")
+    reason = given_reason(reason)
     with database.connection() as conn:
-        before = breakers.reset(conn, scope, key, actor=actor, reason=reason.strip())
+        before = breakers.reset(conn, scope, key, actor=actor, reason=reason)
     if before is None:
         raise ConfigurationError(
             f"there is no breaker {scope} {key}".rstrip() + "; see `scm-sync admin breakers`"

@@ -67,6 +67,14 @@ def repo_add(
             help="Owner; default: the first segment of a project's path, the server of an SVN repository.",
         ),
     ] = None,
+    with_job_types: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="JOB_TYPE",
+            help="Optional job type to sync as well: releases; also of a registered project.",
+        ),
+    ] = None,
     second_copy: Annotated[
         bool,
         typer.Option("--second-copy", help="Also an SVN repository that is known at another address."),
@@ -84,15 +92,17 @@ def repo_add(
         )
     if file is not None and tenant is not None:
         raise ConfigurationError("--tenant goes with a SPEC; in the file write tenant = below its spec")
+    if file is not None and with_job_types:
+        raise ConfigurationError("--with goes with a SPEC; in the file write with = below its spec")
+    given = {} if tenant is None else {"tenant": tenant}
+    given |= {"with": " ".join(with_job_types)} if with_job_types else {}
     if specs and len(specs) == 1:
         parse_spec(specs[0])  # the plain error of a single wrong one, before the database is needed
     entries = (
         registration.read_list(file)
         if file is not None
         else tuple(
-            registration.listed(
-                {"spec": spec, **({} if tenant is None else {"tenant": tenant})}, f"argument {number}"
-            )
+            registration.listed({"spec": spec, **given}, f"argument {number}")
             for number, spec in enumerate(specs or (), 1)
         )
     )
@@ -141,6 +151,7 @@ def _registered_document(result: Registered) -> dict[str, Any]:
         **(_repository_row(result.repository) if result.repository else {}),
         "origin": result.origin,
         **({"tenant_before": result.tenant_before} if result.tenant_before is not None else {}),
+        **({"job_types_added": list(result.added)} if result.added else {}),
     }
     if result.path is None:
         return {**document, "head": result.head, "history_blocks": len(result.history)}
@@ -154,6 +165,11 @@ def _registered_document(result: Registered) -> dict[str, Any]:
 
 
 def _registered_line(result: Registered) -> str:
+    more = f"; it {'would sync' if result.dry_run else 'syncs'} {' and '.join(result.added)} as well"
+    return _plain_line(result) + (more if result.added else "")
+
+
+def _plain_line(result: Registered) -> str:
     spec = str(result.spec)
     if result.path and result.path != result.spec.address:
         spec += f" ({result.path})"
@@ -244,7 +260,7 @@ def repo_show(
     as_json: options.AsJson = False,
 ) -> int:
     """Show one repository and what of it is complete."""
-    from sync_pipeline.core.job_types import JOB_TYPES_OF_KIND
+    from sync_pipeline.core.job_types import job_types_of
     from sync_pipeline.ledger import discovery, repos, watermarks
     from sync_pipeline.registry.registration import find_repository
     from sync_pipeline.reports.status import accesses
@@ -256,8 +272,7 @@ def repo_show(
             root = discovery.roots_of_repositories(conn).get(repository.repo_id)
             events = repos.events(conn, repository.repo_id)
             known = [
-                watermarks.get(conn, repository.repo_id, job_type)
-                for job_type in JOB_TYPES_OF_KIND[repository.kind]
+                watermarks.get(conn, repository.repo_id, job_type) for job_type in job_types_of(repository)
             ]
     document = {**_repository_row(repository), "root": root}
     document["job_types"] = [

@@ -45,8 +45,8 @@ def _check_loop(once: bool, loop: bool) -> None:
 
 
 def _repeat(run_round: Callable[[], int], seconds: float, stop: threading.Event) -> int:
-    """Rounds with a pause between them until ``stop``; one that fails does not end them. Returns the worst
-    exit code."""
+    """Rounds with a pause between them until ``stop``. An outage of the database does not end them and is no
+    failure, as in the loop of the worker. Returns the worst exit code of a round."""
     import psycopg
 
     from sync_pipeline.sync.attempt import database_error
@@ -61,7 +61,6 @@ def _repeat(run_round: Callable[[], int], seconds: float, stop: threading.Event)
             if not rounds and isinstance(failure, ConfigurationError):
                 raise failure from None
             output.print_message(f"{failure}; trying again in {seconds} s")
-            code = max(code, PARTIAL)
         rounds += 1
         stop.wait(seconds)
     output.print_message(f"stopped after {counted(rounds, 'round')}")

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.model import RevisionWindow, Window
 from sync_pipeline.core.windows import hull
 
@@ -84,3 +85,10 @@ def pace(done: int, total: int | None, rate: float | None) -> str:
     if total and rate and done < total:
         words.append(f"{age((total - done) / rate)} left")
     return ", ".join(words)
+
+
+def given_reason(text: str) -> str:
+    """The value of ``--reason`` with single blanks. Raises ConfigurationError for an empty one."""
+    if not text.strip():
+        raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
+    return " ".join(text.split())

@@ -1,7 +1,7 @@
 """The rows of GitLab: what its readers yield and the store writes.
 
 Belongs here: frozen dataclasses and the meaning of their fields. Does not belong here: where the values come
-from (:mod:`sync_pipeline.sources.gitlab`) and how they are stored (:mod:`sync_pipeline.store`). The content
+from (:mod:`sync_pipeline.sources.gitlab`) and how they are stored (:mod:`sync_pipeline.facts`). The content
 hash takes the fields in their order (:mod:`sync_pipeline.facts.tables`).
 
 Times are UTC, None where the source has none or wrote one that is no time (then ``flags`` holds
@@ -120,6 +120,26 @@ class MergeRequestVersion:
     state: str | None
     size: str | None
     patch_id: str | None
+    raw: Raw
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRow:
+    """A release of a project. ``released_at`` may be in the future. ``milestones`` are titles.
+    ``asset_links`` have the keys id, name, url and type. ``assets_count`` counts the links and
+    the archives of the source."""
+
+    tag: str
+    name: str | None
+    description: str | None
+    commit_sha: str | None
+    created_at: datetime | None
+    released_at: datetime | None
+    author: Person | None
+    milestones: tuple[str, ...]
+    assets_count: int | None
+    asset_links: tuple[Raw, ...]
+    flags: tuple[str, ...]
     raw: Raw
 
 

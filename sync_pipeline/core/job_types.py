@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sync_pipeline.core.model import JobType, Kind
+from sync_pipeline.core.model import JobType, Kind, Repository
 
 
 class Family(StrEnum):
@@ -21,6 +21,7 @@ class Family(StrEnum):
     COMMITS = "commits"
     MERGE_REQUESTS = "merge_requests"
     REVISIONS = "revisions"
+    RELEASES = "releases"
 
     @property
     def job_types(self) -> tuple[JobType, ...]:
@@ -47,6 +48,7 @@ _CONTENT_OF_FAMILY: Mapping[Family, str] = {
     Family.COMMITS: "GitLab commits",
     Family.MERGE_REQUESTS: "GitLab merge requests and their reviews",
     Family.REVISIONS: "SVN revisions",
+    Family.RELEASES: "GitLab releases",
 }
 
 
@@ -59,7 +61,8 @@ class Declaration:
     ``needs_commits`` a project without commits has the state ``empty``.
 
     ``by_time``: a job reads the rows that were updated within its window, so history is queued year by year.
-    Without it, each job of GitLab reads the whole list.
+    Without it, each job of GitLab reads the whole list. An ``optional`` one is synced only for the
+    repositories that it was switched on for.
 
     ``visit_calls`` is the number of requests of a visit, ``row_calls`` the number for each row with all its
     details. ``compare_calls`` and ``compare_row_calls`` are the same for a comparison.
@@ -73,6 +76,7 @@ class Declaration:
     feature: str = ""
     needs_commits: bool = False
     by_time: bool = False
+    optional: bool = False
     visit_calls: int = 1
     row_calls: int = 0
     compare_calls: int = 4
@@ -123,6 +127,15 @@ DECLARED: Mapping[JobType, Declaration] = {
         visit_calls=2,
         compare_row_calls=0.002,
     ),
+    JobType.RELEASES: Declaration(
+        Kind.GITLAB,
+        Family.RELEASES,
+        content="Releases with their assets and milestones",
+        row="release",
+        page="/-/releases",
+        feature="releases",
+        optional=True,
+    ),
 }
 
 FAMILY_OF: Mapping[JobType, Family] = {job_type: one.family for job_type, one in DECLARED.items()}
@@ -131,7 +144,16 @@ FAMILY_OF: Mapping[JobType, Family] = {job_type: one.family for job_type, one in
 JOB_TYPES_OF_KIND: Mapping[Kind, tuple[JobType, ...]] = {
     kind: tuple(job_type for job_type, one in DECLARED.items() if one.kind is kind) for kind in Kind
 }
-"""The job types of each kind of repository."""
+"""The job types of each kind of repository, with the optional ones."""
+
+OPTIONAL: tuple[JobType, ...] = tuple(job_type for job_type, one in DECLARED.items() if one.optional)
+"""The job types that are synced only where somebody asked for them."""
+
+
+def job_types_of(repository: Repository) -> tuple[JobType, ...]:
+    """The job types of ``repository``: those of its kind, and of the optional ones its own."""
+    left_out = set(OPTIONAL) - set(repository.optional_job_types)
+    return tuple(job_type for job_type in JOB_TYPES_OF_KIND[repository.kind] if job_type not in left_out)
 
 
 def by_family(job_types: Iterable[JobType]) -> list[tuple[Family, tuple[JobType, ...]]]:

@@ -34,6 +34,7 @@ class JobType(StrEnum):
     MERGE_REQUESTS = "merge_requests"
     REVIEWS = "reviews"
     REVISIONS = "revisions"
+    RELEASES = "releases"
 
     @classmethod
     def parse(cls, text: str) -> JobType:
@@ -192,7 +193,8 @@ Window = RevisionWindow | TimeWindow
 class Repository:
     """A row of ``scm.repos``. ``svn_prefix`` is the part of the URL below the repository root, without a
     leading or trailing slash; empty for the whole repository. ``instance_slug`` (the alias of the server) and
-    ``slug`` (from the path) are the first two parts of the asset keys, both fixed at registration."""
+    ``slug`` (from the path) are the first two parts of the asset keys, both fixed at registration.
+    ``optional_job_types`` are those that somebody asked for."""
 
     repo_id: int
     kind: Kind
@@ -209,6 +211,7 @@ class Repository:
     svn_root: str | None = None
     svn_prefix: str = ""
     default_branch: str | None = None
+    optional_job_types: tuple[JobType, ...] = ()
 
     @property
     def spec(self) -> str:

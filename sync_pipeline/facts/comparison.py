@@ -1,9 +1,9 @@
-"""Rows as a source has them now, compared with the stored rows, value by value.
+"""Rows of a source beside the stored rows, compared value by value.
 
-Belongs here: reading the stored rows of some keys, and which columns differ by the column lists of
-:mod:`sync_pipeline.facts.tables`. It compares values and no stored hash: a row that was changed behind
-our back keeps its old hash. ``raw`` is not compared, because it holds values that change without meaning.
-Does not belong here: reading a source, and what follows from a difference.
+Belongs here: reading the stored rows of some keys, and the names of the columns that differ, by the column
+lists of :mod:`sync_pipeline.facts.tables`. It compares values and not the stored hash, because a row that was
+changed outside the program keeps its old hash. ``raw`` is not compared, because it holds values that change
+without meaning. Does not belong here: reading a source, and the consequences of a difference.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def reviews_that_differ(conn: Connection, repo_id: int, rows: Sequence[MergeRequ
 
 
 def hidden_notes(conn: Connection, repo_id: int, iids: Collection[int]) -> dict[int, int]:
-    """How many comments of these merge requests the token may not see, as far as that is known."""
+    """The number of comments of these merge requests that the token may not see, as far as it is known."""
     rows = conn.execute(_SQL["hidden_notes"], {"repo_id": repo_id, "iids": list(iids)})
     return {row["mr_iid"]: row["hidden_notes"] for row in rows}
 
@@ -219,9 +219,9 @@ def hidden_notes(conn: Connection, repo_id: int, iids: Collection[int]) -> dict[
 def compare_reviews(
     conn: Connection, repo_id: int, sets: Sequence[ReviewSet], gone: Collection[int] = ()
 ) -> list[ComparedRow]:
-    """The events, approvals and reviewers of reviews as the source has them; the stored ones of merge
-    requests that are ``gone`` are all extra. Nothing is extra of an origin or set that was not read to its
-    end, nor what could not be read. Which note repeats an event is known only with all events."""
+    """The events, approvals and reviewers of the source beside the stored ones. Those of merge requests that
+    are ``gone`` are all extra. Of an origin or set that was not read to its end, and of rows that could not
+    be read, nothing is extra. Call it with all events: only they show which note repeats an event."""
     found = reviews.with_discussions(conn, repo_id, sets)
     if not found and not gone:
         return []
@@ -268,7 +268,7 @@ def _compare_people(
     read: reviews.PeopleOf,
     gone: Collection[int],
 ) -> list[ComparedRow]:
-    """The people of one set. A person that is listed twice is one, the later, as where they are stored."""
+    """Compare the people of one set. If a person is listed twice, the later row counts, as in the table."""
     params = {"repo_id": repo_id, "keys": [*(iid for iid, _ in read), *gone]}
     source = {(row["mr_iid"], role, row["person"]): row for _, rows in read for row in rows}
     stored = {(row["mr_iid"], role, row["person"]): row for row in conn.execute(query, params)}
@@ -276,7 +276,7 @@ def _compare_people(
 
 
 def _differing_person(source: Row, stored: Row) -> list[str]:
-    """A value that the source does not give is no difference."""
+    """The columns that differ. A value that the source does not give is no difference."""
     return [
         name
         for name, value in stored.items()
@@ -302,8 +302,7 @@ def commits_in(
 
 def unstored_commits(conn: Connection, repo_id: int) -> list[str]:
     """Commits in the history of covered refs that are missing or only tombstones, as far as stored commits
-    lead there. Also any other commit that was read once.
-    """
+    lead to them. Other commits that were read once are included."""
     named = conn.execute(_SQL["unstored"], {"repo_id": repo_id}).fetchall()
     lost = {row["sha"] for row in named if row["lost"]}
     others = [row["sha"] for row in named if not row["lost"]]

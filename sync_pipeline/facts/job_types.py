@@ -15,7 +15,7 @@ from psycopg import sql
 
 from sync_pipeline.core.model import JobType
 from sync_pipeline.database.queries import queries
-from sync_pipeline.facts.tables import Table
+from sync_pipeline.facts.tables import RELEASES, Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Facts:
 _SQL = queries("job_types")
 
 
-LIST_TABLES: Mapping[JobType, Table] = {}
+LIST_TABLES: Mapping[JobType, Table] = {JobType.RELEASES: RELEASES}
 """The table of each job type whose rows are a flat list; they need no other declaration here."""
 
 

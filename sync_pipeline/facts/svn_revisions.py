@@ -12,6 +12,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 from psycopg import Copy
@@ -22,6 +23,7 @@ from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.rows import only_row, only_value
 from sync_pipeline.database.values import recordset, storable
+from sync_pipeline.facts.tables import Column, Table
 
 _SQL = queries("svn_revisions")
 
@@ -51,6 +53,46 @@ def detail_level_of(visibility: Visibility, flags: Iterable[str]) -> int:
     """As :func:`detail_level`."""
     unread = sum(flag.endswith(("_unread", "_unsure")) for flag in flags)
     return _VISIBILITY_RANK[visibility] * 4 + 3 - min(unread, 3)
+
+
+REVISIONS = Table(
+    "scm.svn_revisions",
+    (
+        Column("rev_num", "bigint", attrgetter("rev_num")),
+        Column("author_raw", "text", lambda row: storable(row.author_raw)),
+        Column("ts", "timestamptz", attrgetter("ts")),
+        Column("message", "text", lambda row: storable(row.message)),
+        Column("visibility", "text", lambda row: str(row.visibility)),
+        Column("detail_level", "smallint", detail_level),
+    ),
+    key=("rev_num",),
+    raw="meta_json",
+    given=(("path_count", "integer"),),
+    hashes=("content_hash", "paths_hash"),
+)
+_COPIED = REVISIONS.stored_names()
+
+_STAGE = """
+CREATE TEMP TABLE IF NOT EXISTS stage_revisions ({types}, sure_richness smallint) ON COMMIT DELETE ROWS
+"""
+_COPY = "COPY stage_revisions ({columns}, sure_richness) FROM STDIN"
+
+# More detail wins, then the later observation. Equal content changes nothing.
+_UPSERT = """
+WITH written AS (
+    INSERT INTO {table} AS r (repo_id, {columns}, batch_id)
+    SELECT %(repo_id)s, {columns}, %(batch_id)s
+      FROM stage_revisions
+    ON CONFLICT (repo_id, {key_columns}) DO UPDATE
+       SET {excluded}, path_count = EXCLUDED.path_count, meta_json = EXCLUDED.meta_json,
+           content_hash = EXCLUDED.content_hash, paths_hash = EXCLUDED.paths_hash,
+           batch_id = EXCLUDED.batch_id, version = r.version + 1, deleted_at = NULL, updated_at = now()
+     WHERE (r.content_hash <> EXCLUDED.content_hash OR r.deleted_at IS NOT NULL)
+       AND EXCLUDED.detail_level >= r.detail_level AND r.batch_id < EXCLUDED.batch_id
+    RETURNING rev_num, (xmax = 0) AS inserted
+)
+INSERT INTO stage_written SELECT rev_num, inserted FROM written
+"""
 
 
 def _field(text: str | None) -> str:
@@ -125,7 +167,7 @@ def store_revisions(
     """
     params = {"repo_id": repo_id, "batch_id": batch_id}
     fresh = False
-    conn.execute(_SQL["stage"])
+    _create_stages(conn)
     if window is not None:
         found = conn.execute(
             _SQL["any_in_window"], params | {"first": window.first, "end": window.end}
@@ -133,7 +175,7 @@ def store_revisions(
         fresh = found is not None and not found["any"]
     staged = _stage(conn, rows, repo_id if fresh else None)
     if fresh:
-        inserted = conn.execute(_SQL["upsert"], params).rowcount
+        inserted = conn.execute(REVISIONS.sql(_UPSERT), params).rowcount
         if inserted != staged:
             raise RuntimeError(f"{staged} new revisions were sent, {inserted} were stored")
         conn.execute(_SQL["resolve"], params)
@@ -141,7 +183,7 @@ def store_revisions(
     check(_changes(conn, repo_id))
     if conn.execute(_SQL["archive"], params).rowcount:
         conn.execute(_SQL["archive_paths"], params)
-    changed = conn.execute(_SQL["upsert"], params).rowcount
+    changed = conn.execute(REVISIONS.sql(_UPSERT), params).rowcount
     counts: dict[str, int] = only_row(conn.execute(_SQL["count"], params))
     if changed:
         conn.execute(_SQL["drop_paths"], params)
@@ -160,9 +202,14 @@ def changes(conn: Connection, repo_id: int, rows: Iterable[RevisionRow]) -> list
     """The stored revisions that differ from ``rows`` although all of both can be seen: rev_num, paths_differ,
     message_differs, ts, stored_ts, first_seen_at, seen_at. Stores nothing."""
     with conn.transaction():
-        conn.execute(_SQL["stage"])
+        _create_stages(conn)
         _stage(conn, rows, None)
         return _changes(conn, repo_id)
+
+
+def _create_stages(conn: Connection) -> None:
+    conn.execute(_SQL["stage"])
+    conn.execute(REVISIONS.sql(_STAGE))
 
 
 def _changes(conn: Connection, repo_id: int) -> list[dict[str, Any]]:
@@ -179,7 +226,7 @@ def _stage(conn: Connection, rows: Iterable[RevisionRow], fresh_repo_id: int | N
         with cursor.copy(_SQL["copy_paths"] if fresh_repo_id is None else _SQL["copy_new_paths"]) as copy:
             for row in rows:
                 staged.append(_stage_paths(copy, row, lead))
-        with cursor.copy(_SQL["copy_revisions"]) as copy:
+        with cursor.copy(REVISIONS.sql(_COPY)) as copy:
             for record in staged:
                 copy.write_row(record)
     return len(staged)
@@ -197,20 +244,11 @@ def _stage_paths(copy: Copy, row: RevisionRow, lead: str) -> tuple[Any, ...]:
         number += len(block)
     paths_hash = digest.digest()
     stored = columns(row, number)
-    return (
-        stored["rev_num"],
-        stored["author_raw"],
-        stored["ts"],
-        stored["message"],
-        stored["visibility"],
-        detail_level(row),
-        detail_level_of(row.visibility, (flag for flag in row.flags if not flag.endswith("_unsure"))),
-        stored["path_count"],
-        stored["flags"],
-        Jsonb(stored["meta_json"]),
-        revision_digest(row, paths_hash),
-        paths_hash,
-    )
+    stored["meta_json"] = Jsonb(stored["meta_json"])
+    stored["content_hash"] = revision_digest(row, paths_hash)
+    stored["paths_hash"] = paths_hash
+    sure = detail_level_of(row.visibility, (flag for flag in row.flags if not flag.endswith("_unsure")))
+    return (*(stored[name] for name in _COPIED), sure)
 
 
 def columns(row: RevisionRow, path_count: int) -> dict[str, Any]:
@@ -221,16 +259,8 @@ def columns(row: RevisionRow, path_count: int) -> dict[str, Any]:
     if row.raw:
         meta["raw"] = {name: b64encode(value).decode() for name, value in row.raw.items()}
     texts = (row.author_raw, row.message, *row.revprops, *row.revprops.values())
-    return {
-        "rev_num": row.rev_num,
-        "author_raw": storable(row.author_raw),
-        "ts": row.ts,
-        "message": storable(row.message),
-        "visibility": str(row.visibility),
-        "path_count": path_count,
-        "flags": sorted({*row.flags, "nul"} if any(t and "\0" in t for t in texts) else set(row.flags)),
-        "meta_json": meta,
-    }
+    flags = sorted({*row.flags, "nul"} if any(t and "\0" in t for t in texts) else set(row.flags))
+    return REVISIONS.values(row) | {"path_count": path_count, "flags": flags, "meta_json": meta}
 
 
 def invalidate(conn: Connection, repo_id: int, rev_nums: Iterable[int]) -> None:

@@ -1,8 +1,9 @@
-"""The fact tables of GitLab: the columns of each, and the parts of SQL that are made from them.
+"""The fact tables: the columns of each, and the parts of SQL that are made from them.
 
 Belongs here: which field of a record becomes which column, and what the content hash covers. A field of a
 record is a column of the same name and order unless the table says otherwise. So a new column needs a
-migration, a field of the record and its parser. Does not belong here: whole statements.
+migration, a field of the record and its parser. Does not belong here: whole statements, and the columns of
+revisions (:mod:`sync_pipeline.facts.svn_revisions`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sync_pipeline.core.gitlab_rows import (
     MergeRequestRow,
     MergeRequestVersion,
     Person,
+    ReleaseRow,
     ReviewEventRow,
 )
 from sync_pipeline.database.values import content_hash, storable
@@ -60,13 +62,14 @@ class Table:
     is the column to which the bounds of time windows apply. Columns in ``fixed`` never change. Columns in
     ``unhashed`` may be read later than the rest. Columns in ``inferred`` cannot be derived from the stored
     object of the row alone. ``hashes`` are further columns that hold hashes. ``given`` are further columns
-    that the caller provides, with their types.
+    that the caller provides, with their types. ``raw`` is the column with the object of the source.
     """
 
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
     time_column: str = ""
+    raw: str = "raw"
     given: tuple[tuple[str, str], ...] = ()
     hashes: tuple[str, ...] = ()
     fixed: Collection[str] = ()
@@ -92,13 +95,17 @@ class Table:
         optional = {column.name for column in self.columns if column.optional}
         unordered = {column.name for column in self.columns if column.unordered}
         found: list[str] = []
-        for name in sorted(source.keys() & stored.keys() - {"raw", *self.hashes}):
+        for name in sorted(source.keys() & stored.keys() - {self.raw, *self.hashes}):
             new, old = comparable(source[name]), comparable(stored[name])
             if name in unordered:
                 new, old = sorted(new or (), key=_sort_key), sorted(old or (), key=_sort_key)
             if new != old and not (new is None and name in optional):
                 found.append(name)
         return tuple(found)
+
+    def stored_names(self) -> tuple[str, ...]:
+        """The names of ``{columns}`` of :meth:`sql`, in their order."""
+        return tuple(name for name, _ in self._stored())
 
     def sql(self, template: str) -> str:
         """The statement of ``template``, with lists of columns in place of these names:
@@ -119,9 +126,14 @@ class Table:
         parts = {name: sql.SQL(part) for name, part in self._parts().items()}
         return sql.SQL(template).format(**parts).as_string()
 
+    def _shown(self) -> list[tuple[str, str]]:
+        return [*self.given, *((column.name, column.type) for column in self.columns), ("flags", "text[]")]
+
+    def _stored(self) -> list[tuple[str, str]]:
+        return [*self._shown(), (self.raw, "jsonb"), *((name, "bytea") for name in self.hashes)]
+
     def _parts(self) -> dict[str, str]:
-        shown = [*self.given, *((column.name, column.type) for column in self.columns), ("flags", "text[]")]
-        stored = [*shown, ("raw", "jsonb"), *((name, "bytea") for name in self.hashes)]
+        shown, stored = self._shown(), self._stored()
         changing = [c for c in self.columns if c.name not in {*self.key, *self.fixed}]
         mapped = [c for c in changing if c.name not in self.inferred]
         return {
@@ -284,4 +296,17 @@ REVIEW_EVENTS = Table(
     fixed=("origin",),
     # Only the discussion that lists a note has these values.
     inferred=("discussion_id", "is_reply"),
+)
+
+RELEASES = Table(
+    "scm.releases",
+    columns_of(
+        ReleaseRow,
+        author=_account("author", "author", "id", "username", "name"),
+        milestones=_column("milestones", "text[]", unordered=True),
+        asset_links=Column("asset_links", "jsonb", lambda row: list(row.asset_links), unordered=True),
+    ),
+    key=("tag",),
+    time_column="created_at",
+    hashes=("content_hash",),
 )

@@ -1,8 +1,8 @@
-"""Jobs as a person looks at them, and what he does to them: ``scm.job_events``.
+"""Jobs as reports list them, and the actions of people on jobs: ``scm.job_events``.
 
-Belongs here: the list with its filters, one job with its attempts, and the three edges that only a person
-takes. Does not belong here: the edges of those who work (:mod:`sync_pipeline.ledger.jobs`) and of the reaper
-(:mod:`sync_pipeline.ledger.reaping`), and which job may take which edge.
+Belongs here: the list with its filters, one job with its attempts, and the three changes of status that only
+a person makes. Does not belong here: the changes that workers (:mod:`sync_pipeline.ledger.jobs`) and the
+reaper (:mod:`sync_pipeline.ledger.reaping`) make, and which job may take which change.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ _SQL = queries("job_actions")
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which jobs: all that are set have to hold. ``older`` is in seconds since the job was made, ``worker``
-    the name of whoever works on it now; with ``everything`` also what is done."""
+    """Conditions that a job must meet, all of them. ``older`` is the least age of the job in seconds.
+    ``worker`` is the name of the process that works on it now. With ``everything`` completed jobs are listed
+    as well."""
 
     job_ids: Sequence[UUID] | None = None
     statuses: Sequence[JobStatus] | None = None
@@ -81,7 +82,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class By:
-    """Who does it, and why."""
+    """The person who acts, and their reason."""
 
     actor: str
     reason: str
@@ -114,8 +115,8 @@ def events(conn: Connection, job_id: UUID) -> list[dict[str, Any]]:
 
 
 def reset(conn: Connection, job_id: UUID, touched_at: datetime, old: JobStatus, by: By, attempts: int) -> str:
-    """Let a dead or failed job be tried again at once, ``attempts`` times. Returns "" or why not: it changed
-    since ``touched_at``, or another job does the same."""
+    """Make a dead or failed job due at once, with ``attempts`` more attempts. Returns "" on success, else the
+    reason: the job changed since ``touched_at``, or another job does the same."""
     try:
         with conn.transaction():
             params = {"job_id": job_id, "touched_at": touched_at, "attempts": attempts}
@@ -128,7 +129,7 @@ def reset(conn: Connection, job_id: UUID, touched_at: datetime, old: JobStatus, 
 
 
 def drop(conn: Connection, job_id: UUID, touched_at: datetime, old: JobStatus, by: By) -> str:
-    """Give a waiting job up. Returns "" or why not: it changed since ``touched_at``."""
+    """Drop a waiting job. Returns "" on success, else the reason: the job changed since ``touched_at``."""
     with conn.transaction():
         error = f"dropped by {by.actor}: {by.reason}"
         if not reaping.give_up(conn, job_id, touched_at, code="cancelled", error=error):
@@ -138,10 +139,9 @@ def drop(conn: Connection, job_id: UUID, touched_at: datetime, old: JobStatus, b
 
 
 def release(conn: Connection, job_id: UUID, token: UUID, by: By) -> bool:
-    """Take a job from its worker, live or not. The job waits again, and later writes of the owner are
-    refused. False if another process has it by now, or if the owner was in the middle of a batch. That batch
-    is ended, and the job is free a moment later.
-    """
+    """Take a running job from its worker, whether that lives or not. The job waits again, and later writes of
+    the worker are refused. False if another process has the job by now, or if the worker was in the middle of
+    a batch. That batch is ended, and the job is free a moment later."""
     with conn.transaction():
         ended = jobs.end_lost(
             conn,

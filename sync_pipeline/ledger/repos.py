@@ -7,13 +7,14 @@ here: visiting a source, what registering means beyond the row
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any
 
 from sync_pipeline.core import catalog
 from sync_pipeline.core.catalog import RepositorySpec
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.core.model import Kind, Repository
+from sync_pipeline.core.model import JobType, Kind, Repository
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.rows import only_row, only_value, read_row
@@ -25,7 +26,8 @@ _SQL = queries("repos")
 
 
 def _repository(row: dict[str, Any]) -> Repository:
-    return read_row(Repository, row)
+    job_types = tuple(map(JobType, row["optional_job_types"]))
+    return read_row(Repository, row, optional_job_types=job_types)
 
 
 def insert_svn(
@@ -209,6 +211,14 @@ def set_tenant(conn: Connection, repo_id: int, tenant: str, *, actor: str) -> No
     before = get(conn, repo_id).tenant
     if conn.execute(_SQL["set_tenant"], {"repo_id": repo_id, "tenant": tenant}).rowcount:
         record_event(conn, repo_id, "tenant", actor=actor, old=before, new=tenant)
+
+
+def add_job_types(
+    conn: Connection, repo_ids: Sequence[int], job_types: Collection[JobType]
+) -> list[Repository]:
+    """Note optional job types for active GitLab repositories; returns those that lacked some of them."""
+    params = {"repo_ids": list(repo_ids), "job_types": sorted(map(str, job_types))}
+    return [_repository(row) for row in conn.execute(_SQL["add_job_types"], params)]
 
 
 def relocate_svn(

@@ -1,7 +1,6 @@
-"""Attempts and their batches as a person looks at them: ``scm.sync_runs`` and ``scm.sync_batches``.
+"""Queries about runs and batches for reports: ``scm.sync_runs`` and ``scm.sync_batches``.
 
-Belongs here: the queries that show runs and batches, how fast they read, and what is left of those that
-retention removed. Does
+Belongs here: lists of runs and batches, how fast they read, and traces of those that retention removed. Does
 not belong here: how an attempt is written (:mod:`sync_pipeline.ledger.jobs`), and what a replay reads
 (:mod:`sync_pipeline.reports.runs`).
 """
@@ -58,7 +57,7 @@ def listed(
     job_type: JobType | None = None,
     limit: int = 1,
 ) -> list[dict[str, Any]]:
-    """Runs with what is known of their jobs, the newest first; all that are given have to hold."""
+    """Runs that meet all given conditions, with the columns of their jobs, the newest first."""
     return conn.execute(
         _SQL["runs"],
         {
@@ -72,24 +71,24 @@ def listed(
 
 
 def batches(conn: Connection, run_ids: Iterable[UUID], limit: int | None = None) -> list[BatchRow]:
-    """The batches of these runs, those of a run in the order in which they were written."""
+    """The batches of these runs. Those of one run are in the order in which they were written."""
     params = {"run_ids": list(run_ids), "batch_id": None, "limit": limit}
     return [_batch(row) for row in conn.execute(_SQL["batches"], params)]
 
 
 def batch(conn: Connection, batch_id: int) -> BatchRow | None:
-    """The batch of that number, if there is one."""
+    """The batch of this number; None if there is none."""
     rows = conn.execute(_SQL["batches"], {"run_ids": None, "batch_id": batch_id, "limit": 1}).fetchall()
     return _batch(rows[0]) if rows else None
 
 
 def was_there(conn: Connection, *, run_id: UUID | None = None, batch_id: int | None = None) -> bool:
-    """True if coverage once grew by that run or batch, also where its records were removed since then."""
+    """True if this run or batch once extended coverage, also after retention removed its records."""
     return conn.execute(_SQL["exists_batch"], {"run_id": run_id, "batch_id": batch_id}).fetchone() is not None
 
 
 def begun(conn: Connection, repo_id: int, job_type: JobType, mode: Mode, since: datetime) -> list[UUID]:
-    """The jobs that were worked on ``since``, by the database's clock."""
+    """The jobs that a worker claimed after ``since`` (UTC, by the clock of the database)."""
     params = {"repo_id": repo_id, "job_type": str(job_type), "mode": str(mode), "since": since}
     return [row["job_id"] for row in conn.execute(_SQL["begun"], params)]
 
@@ -115,7 +114,7 @@ def _batch(row: dict[str, Any]) -> BatchRow:
 
 
 def seconds_per_row(conn: Connection, repo_id: int, job_type: JobType) -> float | None:
-    """Seconds that a row of this job type took in the largest runs of the last 30 days; None if none was."""
+    """Seconds for each row of this job type in the largest runs of the last 30 days; None without runs."""
     found: float | None = only_value(
         conn.execute(_SQL["pace"], {"repo_id": repo_id, "job_type": str(job_type)})
     )

@@ -7,7 +7,7 @@ catalog snapshot.
 
 Belongs here: the checks and when they are red. The sensor ``scheduler`` reports a change within a tick; each
 run of the schedule ``reconcile`` does them too. Does not belong here: heartbeats, pools and servers that do
-not answer (:mod:`sync_pipeline.store`). A daemon that does not run checks nothing: for that there is
+not answer (:mod:`sync_pipeline.database`). A daemon that does not run checks nothing: for that there is
 ``scm-sync health``.
 """
 

@@ -266,6 +266,8 @@ def _apply(
             confirmations=settings.discovery.missing_confirmations,
             after=settings.discovery.missing_after_seconds,
         )
+        mine = (*plan.seen, *plan.adopted, *(one.repo_id for one in (*found.registered, *found.returned)))
+        updated += len(projects.add_job_types(conn, mine, settings.gitlab.optional_job_types, actor=actor))
         news = [one.repo_id for one in missed if one.is_news]
         for repo_id in news:
             repos.record_event(conn, repo_id, "vanished", actor=actor, old=str(root))

@@ -7,7 +7,7 @@ a sync does with a project that is registered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +22,7 @@ from sync_pipeline.core.errors import (
     SyncError,
     Transient,
 )
-from sync_pipeline.core.job_types import DECLARED, JOB_TYPES_OF_KIND
+from sync_pipeline.core.job_types import DECLARED, JOB_TYPES_OF_KIND, job_types_of
 from sync_pipeline.core.model import (
     BEGINNING,
     JobRequest,
@@ -208,7 +208,7 @@ def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
     commits = count_commits(client, project_id)
     pace = (clock() - started) / max(client.calls - asked, 1)
     rows = {"commit": commits or 0, "merge request": merge_requests or 0}
-    job_types = JOB_TYPES_OF_KIND[Kind.GITLAB]
+    job_types = (one for one in JOB_TYPES_OF_KIND[Kind.GITLAB] if not DECLARED[one].optional)
     requests = sum(requests_for(one, rows.get(DECLARED[one].row, 0)) for one in job_types)
     return Estimate(merge_requests, commits, requests, requests * pace / parallel / 3600)
 
@@ -327,7 +327,7 @@ def register(
     event, reason = ("reactivated", "taken up again") if again else ("registered", "registered")
     repos.record_event(conn, repository.repo_id, event, actor=actor, new=project.path or None)
     repos.record_project(conn, repository.repo_id, project, actor=actor)
-    for job_type in JOB_TYPES_OF_KIND[Kind.GITLAB]:
+    for job_type in job_types_of(repository):
         watermarks.register(
             conn,
             repo_id=repository.repo_id,
@@ -340,6 +340,29 @@ def register(
         repos.begin_history(conn, min(known).date(), settings.gitlab.history_floor)
     history = _queue_history(conn, settings, repository, oldest, actor, f"history before it was {reason}")
     return NewProject(repos.get(conn, repository.repo_id), again, history)
+
+
+def add_job_types(
+    conn: Connection, repo_ids: Sequence[int], job_types: Collection[JobType], *, actor: str
+) -> list[Repository]:
+    """Switch optional job types on for active GitLab projects, in the caller's transaction. Returns those
+    that lacked some of them, as they are now. Nothing is switched off."""
+    changed = repos.add_job_types(conn, repo_ids, job_types) if job_types else []
+    for repository in changed:
+        origin = watermarks.get(conn, repository.repo_id, JobType.COMMITS).origin
+        assert isinstance(origin, datetime)
+        for job_type in repository.optional_job_types:
+            watermarks.register(
+                conn,
+                repo_id=repository.repo_id,
+                job_type=job_type,
+                origin_time=origin,
+                actor=actor,
+                reason="switched on",
+            )
+        names = " ".join(repository.optional_job_types)
+        repos.record_event(conn, repository.repo_id, "job_types", actor=actor, new=names)
+    return changed
 
 
 def _queue_history(

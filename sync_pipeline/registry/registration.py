@@ -8,7 +8,7 @@ Dagster (``orchestration.catalog_changes``), printing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +17,8 @@ from typing import Protocol
 from sync_pipeline.core import catalog, clock
 from sync_pipeline.core.catalog import RepositorySpec
 from sync_pipeline.core.errors import ConfigurationError, Permanent, SyncError
+from sync_pipeline.core.formatting import given_reason
+from sync_pipeline.core.job_types import OPTIONAL
 from sync_pipeline.core.model import (
     JobRequest,
     JobType,
@@ -58,6 +60,7 @@ class Registered:
     nothing was changed. ``again``: a retired one became active again. ``origin`` is where live syncing
     begins, a revision or a UTC time. ``history`` are the windows queued as low-priority backfill, for merge
     requests and reviews alike. ``path`` and ``estimate`` are a GitLab project's, the latter of a dry run.
+    ``added`` are optional job types that it did not have.
     """
 
     spec: RepositorySpec
@@ -71,6 +74,7 @@ class Registered:
     path: str | None = None
     estimate: Estimate | None = None
     tenant_before: str | None = None
+    added: tuple[JobType, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class Listed:
     text: str
     spec: RepositorySpec | None = None
     tenant: str | None = None
+    job_types: tuple[JobType, ...] = ()
     problem: str | None = None
 
 
@@ -89,6 +94,7 @@ def add_repository(
     spec: RepositorySpec,
     *,
     tenant: str | None = None,
+    job_types: Collection[JobType] = (),
     actor: str,
     reader_factory: ReaderFactory,
     client_of: ClientOf | None = None,
@@ -96,8 +102,11 @@ def add_repository(
     second_copy: bool = False,
 ) -> Registered:
     """Register ``spec``, as :func:`_add` does. A given ``tenant`` also replaces that of a registered
-    repository."""
+    repository. ``job_types`` and those of the settings are optional ones that it gets as well."""
+    if job_types and spec.kind is not Kind.GITLAB:
+        raise ConfigurationError(f"{spec} cannot sync {' and '.join(job_types)}; this is for GitLab projects")
     found = _add(database, settings, spec, tenant, actor, reader_factory, client_of, dry_run, second_copy)
+    found = _with_job_types(database, found, {*job_types, *settings.gitlab.optional_job_types}, actor)
     known = found.repository
     if tenant is None or known is None or known.tenant == tenant:
         return found
@@ -105,6 +114,22 @@ def add_repository(
         with database.connection() as conn, conn.transaction():
             repos.set_tenant(conn, known.repo_id, tenant, actor=actor)
     return replace(found, repository=replace(known, tenant=tenant), tenant_before=known.tenant)
+
+
+def _with_job_types(
+    database: Database, found: Registered, job_types: Collection[JobType], actor: str
+) -> Registered:
+    """Add the optional job types that a GitLab project lacks."""
+    known = found.repository
+    own = () if known is None else known.optional_job_types
+    added = tuple(sorted(set(job_types) - set(own)))
+    if not added or found.spec.kind is not Kind.GITLAB:
+        return found
+    if known is not None and not found.dry_run:
+        with database.connection() as conn, conn.transaction():
+            for changed in projects.add_job_types(conn, [known.repo_id], added, actor=actor):
+                known = changed
+    return replace(found, repository=known, added=added)
 
 
 def _add(
@@ -298,13 +323,12 @@ def visit_source(url: str, reader_factory: ReaderFactory) -> Visit:
 def retire_repository(database: Database, repo_id: int, *, reason: str, actor: str) -> bool:
     """Stop syncing a repository. Its rows, assets and history stay; its waiting jobs are cancelled. False,
     and no change, if it was retired before. Raises ConfigurationError without a reason."""
-    if not reason.strip():
-        raise ConfigurationError("say why the repository is retired: --reason TEXT")
+    reason = given_reason(reason)
     with database.connection() as conn, conn.transaction():
-        if not repos.retire(conn, repo_id, f"{reason.strip()} ({actor})"):
+        if not repos.retire(conn, repo_id, f"{reason} ({actor})"):
             return False
-        repos.record_event(conn, repo_id, "retired", actor=actor, new=reason.strip())
-        jobs.cancel_pending(conn, repo_id, f"repository retired by {actor}: {reason.strip()}")
+        repos.record_event(conn, repo_id, "retired", actor=actor, new=reason)
+        jobs.cancel_pending(conn, repo_id, f"repository retired by {actor}: {reason}")
     return True
 
 
@@ -381,18 +405,30 @@ def read_list(path: Path) -> tuple[Listed, ...]:
 def listed(entry: Mapping[str, object], text: str) -> Listed:
     """One entry; ``text`` names it where it has no usable specification."""
     for key, value in entry.items():
-        if key not in ("spec", "tenant"):
-            return Listed(text, problem=f"unknown key {key}; the keys are spec and tenant")
+        if key not in ("spec", "tenant", "with"):
+            return Listed(text, problem=f"unknown key {key}; the keys are spec, tenant and with")
         if not isinstance(value, str) or not value.strip():
             return Listed(text, problem=f"{key} has to be a text that is not empty")
     if "spec" not in entry:
         return Listed(text, problem='it has no spec; write spec = "svn:<url>" or "gitlab:<id>"')
     try:
         spec = catalog.parse_spec(str(entry["spec"]))
+        optional = optional_job_types(str(entry.get("with", "")).split())
     except ConfigurationError as error:
         return Listed(text, problem=str(error))
     tenant = entry.get("tenant")
-    return Listed(str(spec), spec=spec, tenant=None if tenant is None else str(tenant))
+    return Listed(str(spec), spec=spec, tenant=None if tenant is None else str(tenant), job_types=optional)
+
+
+def optional_job_types(names: Iterable[str]) -> tuple[JobType, ...]:
+    """The optional job types of these names. Raises ConfigurationError for one that is not optional."""
+    try:
+        found = tuple(dict.fromkeys(map(JobType.parse, names)))
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from None
+    if wrong := [one for one in found if one not in OPTIONAL]:
+        raise ConfigurationError(f"{wrong[0]} is not optional; the optional ones are: {', '.join(OPTIONAL)}")
+    return found
 
 
 def add_listed(
@@ -419,6 +455,7 @@ def add_listed(
                     settings,
                     entry.spec,
                     tenant=entry.tenant,
+                    job_types=entry.job_types,
                     actor=actor,
                     reader_factory=reader_factory,
                     client_of=client_of,

@@ -18,7 +18,7 @@ from sync_pipeline.core.documents.common import changed_rows
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.exit_codes import FAILED, INTERRUPTED, PARTIAL, SUCCESS
 from sync_pipeline.core.formatting import counted, plain_mark, plain_window
-from sync_pipeline.core.job_types import DECLARED, JOB_TYPES_OF_KIND
+from sync_pipeline.core.job_types import DECLARED, OPTIONAL, job_types_of
 from sync_pipeline.core.model import (
     BEGINNING,
     Counts,
@@ -82,7 +82,7 @@ class Bounds:
 def job_types_for(repository: Repository, name: str | None) -> tuple[JobType, ...]:
     """The job type that ``--job`` names, by default all of the repository. Raises ConfigurationError for one
     that the repository does not have."""
-    own = JOB_TYPES_OF_KIND[repository.kind]
+    own = job_types_of(repository)
     if name is None:
         return own
     try:
@@ -90,7 +90,9 @@ def job_types_for(repository: Repository, name: str | None) -> tuple[JobType, ..
     except ValueError as error:
         raise ConfigurationError(f"--job: {error}") from None
     if job_type not in own:
-        raise ConfigurationError(f"--job: {repository.spec} has no {job_type}; it has {', '.join(own)}")
+        command = f"scm-sync repo add {repository.spec} --with {job_type}"
+        more = f"; add it: {command}" if job_type in OPTIONAL else ""
+        raise ConfigurationError(f"--job: {repository.spec} has no {job_type}; it has {', '.join(own)}{more}")
     return (job_type,)
 
 

@@ -20,7 +20,7 @@ from sync_pipeline.core.documents.runner import Replay as ReplayDocument
 from sync_pipeline.core.documents.runner import ReplayBase, ReplayJob
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.exit_codes import SUCCESS
-from sync_pipeline.core.formatting import counted, plain_window, some, window_range
+from sync_pipeline.core.formatting import counted, given_reason, plain_window, some, window_range
 from sync_pipeline.core.model import (
     BEGINNING,
     Counts,
@@ -135,8 +135,7 @@ def plan_replay(
     Raises ConfigurationError if the run is unknown, was removed, still runs, or stored nothing that a source
     has. It also does so for a retired repository, and without a ``reason``.
     """
-    if not reason.strip():
-        raise ConfigurationError("--reason is empty; say why, the next one who looks will ask")
+    reason = given_reason(reason)
     if (run_id is None) == (batch_id is None):
         raise ConfigurationError("name a run, or a batch with --batch; one of the two")
     with database.connection() as conn:
@@ -161,7 +160,7 @@ def plan_replay(
         windows=tuple(_askable(now, merged(window for one in batches for window in one.read))),
         before=sum((one.counts for one in batches), Counts()),
         actor=actor,
-        reason=f"replay of {_name(run_id, batch_id)}: {' '.join(reason.split())}",
+        reason=f"replay of {_name(run_id, batch_id)}: {reason}",
     )
     if (why := _nothing_to_read(found, row, batches)) is not None:
         raise ConfigurationError(f"{_name(run_id, batch_id)} {why}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from sync_pipeline.core.job_types import JOB_TYPES_OF_KIND
+from sync_pipeline.core import job_types
 from sync_pipeline.core.model import JobType, Repository
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.ledger import pools
@@ -22,7 +22,7 @@ def job_types_of(settings: Settings, repository: Repository) -> tuple[JobType, .
     """The job types of a repository that the pool of these settings takes."""
     return tuple(
         job_type
-        for job_type in JOB_TYPES_OF_KIND[repository.kind]
+        for job_type in job_types.job_types_of(repository)
         if serves(settings, repository.instance, repository.tenant, job_type)
     )
 

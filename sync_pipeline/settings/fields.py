@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from sync_pipeline.core.job_types import OPTIONAL
 from sync_pipeline.core.model import JobType
 
 
@@ -76,6 +77,14 @@ def _job_types(value: object) -> tuple[JobType, ...]:
     return tuple(dict.fromkeys(map(JobType.parse, items)))
 
 
+def _optional_job_types(value: object) -> tuple[JobType, ...]:
+    """Job types that are not synced by default."""
+    found = tuple(dict.fromkeys(map(JobType.parse, _items(value))))
+    if wrong := [one for one in found if one not in OPTIONAL]:
+        raise ValueError(f"{wrong[0]} is not optional; the optional ones are: {', '.join(OPTIONAL)}")
+    return found
+
+
 def _owners(value: object) -> tuple[str, ...]:
     """Owners by the rules of Dagster, which would refuse the whole code location."""
     items = _items(value)
@@ -89,3 +98,4 @@ Owners = Annotated[tuple[str, ...], BeforeValidator(_owners)]
 Instances = Annotated[tuple[str, ...], BeforeValidator(_hosts)]
 Servers = Annotated[tuple[str, ...], BeforeValidator(_servers)]
 JobTypes = Annotated[tuple[JobType, ...], BeforeValidator(_job_types)]
+OptionalJobTypes = Annotated[tuple[JobType, ...], BeforeValidator(_optional_job_types)]

@@ -277,14 +277,15 @@ def current_name(name: str, written: str) -> str:
     earlier name, as it was ``written``."""
     variable = variable_of(name)
     if variable in RENAMED:
-        _note_renamed(written, RENAMED[variable])
+        new = RENAMED[variable]
+        _warn(f"{written} has a new name: {new}, variable {variable_of(new)}")
     return ALIASES.get(variable, name)
 
 
 @functools.cache  # once in a process
-def _note_renamed(written: str, name: str) -> None:
+def _warn(line: str) -> None:
     if RENAMED_LOGGED not in os.environ:
-        _log.warning("%s has a new name: %s, variable %s", written, name, variable_of(name))
+        _log.warning("%s", line)
 
 
 def _from_environment(
@@ -304,6 +305,8 @@ def _from_environment(
         elif environ.get(name) and setting not in found:
             current_name(name.removeprefix(PREFIX).lower(), name)
             found[setting] = Given(environ[name], Origin.ENVIRONMENT, name)
+        elif environ.get(name) and name in RENAMED:
+            _warn(f"{name} is ignored, because {variable_of(setting)} is set as well; remove it")
     for name in sorted(environ):
         if name in REFUSED and environ[name]:
             problems.append(f"{name}: {REFUSED[name]}")

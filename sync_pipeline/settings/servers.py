@@ -21,7 +21,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, Sec
 from sync_pipeline.core import clock
 from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.model import FLEET
-from sync_pipeline.settings.fields import Group, Seconds, SecondsOrZero, Servers, SmallCount
+from sync_pipeline.settings.fields import (
+    Group,
+    OptionalJobTypes,
+    Seconds,
+    SecondsOrZero,
+    Servers,
+    SmallCount,
+)
 from sync_pipeline.settings.files import ProjectPath
 
 _MAX_ALIAS_LENGTH = 32
@@ -227,6 +234,9 @@ class GitLab(Group, alias_generator="gitlab_{}".format):
     """Days before the registration of a project that are read first."""
     history_floor: Past = Field(date(2000, 1, 1), alias="history_floor")
     """First possible day of the daily partitions; older facts are in one earlier window."""
+    optional_job_types: OptionalJobTypes = ()
+    """Optional job types that projects sync as well: releases. They are added to projects that are
+    registered or discovered, and at the next listing to those of a discovery root. Nothing removes them."""
 
 
 class Discovery(Group):

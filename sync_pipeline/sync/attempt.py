@@ -3,7 +3,7 @@
 Belongs here: what all attempts share. These are the lease of a chunk, the one transaction of a batch, and the
 consequence of each kind of error. Does not belong here: reading (:mod:`sync_pipeline.sync.revisions`,
 :mod:`~sync_pipeline.sync.commits`, :mod:`~sync_pipeline.sync.merge_requests`), writing rows
-(:mod:`sync_pipeline.store`), due times and waits (:mod:`sync_pipeline.policy`), and the choice of the owner
+(:mod:`sync_pipeline.ledger`), due times and waits (:mod:`sync_pipeline.policy`), and the choice of the owner
 (:mod:`sync_pipeline.sync.engine`).
 """
 
@@ -250,7 +250,7 @@ class Attempt:
             what(conn)
 
     def stop_if_asked(self) -> None:
-        """Raises Cancelled after a request to stop, ClaimLost once the heartbeat lost the claim."""
+        """Raises Cancelled if the process was asked to stop, ClaimLost if the heartbeat lost the claim."""
         if self._cancel.is_set():
             raise Cancelled("stopped between two batches; what was committed stays")
         if self.heartbeat.lost.is_set():
@@ -348,7 +348,7 @@ class Attempt:
             )
 
     def release_job(self, cause: BaseException, run_status: RunStatus = RunStatus.INTERRUPTED) -> JobStatus:
-        """Undo the claim as if this attempt had not been made. A job that a person started and stopped stays
+        """Undo the claim, so that this attempt does not count. A job that a person started and stopped stays
         stopped. Returns the new status of the job."""
         by_a_person = self.claim.trigger in (Trigger.UI, Trigger.CI, Trigger.RUNNER)
         stopped = self.request.is_one_off or (by_a_person and not _waits(cause))

@@ -1,7 +1,7 @@
 """How pages of merge requests and of reviews are written, and what differs between the two job types.
 
 Belongs here: a ``FactStore`` for each, with the details that the server refuses. Does not belong here: which
-merge requests are read (:mod:`sync_pipeline.sync.merge_requests`), SQL (:mod:`sync_pipeline.store`).
+merge requests are read (:mod:`sync_pipeline.sync.merge_requests`), SQL (:mod:`sync_pipeline.facts`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which reader serves a repository, with which settings.
+"""Readers and clients for repositories, made from the settings.
 
-Belongs here: the step from settings and a catalog row to a reader or client, with the shared rate limit of
-its server. Secrets go straight into the client.
+Belongs here: the step from settings and a row of the catalog to a reader or client with the shared rate limit
+of its server. Secrets go straight into the client. Does not belong here: reading.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Readers:
         self._svn_limiters: dict[str, RateLimiter] = {}
 
     def svn(self, repo: Repository, cancelled: Cancelled) -> SvnReader:
-        """The reader of an SVN repository; ``cancelled`` tells whether to stop."""
+        """The reader of an SVN repository; ``cancelled`` returns whether to stop."""
         limiter = self._svn_limiters.get(repo.instance)
         if limiter is None and self._database is not None:
             made = svn_limiter(self._database, self._settings, repo.instance)

@@ -1,6 +1,6 @@
-"""The readers that the engine needs.
+"""Protocols of the readers that the engine uses.
 
-Belongs here: the protocols that readers of :mod:`sync_pipeline.sources` satisfy without knowing them.
+Belongs here: protocols that readers of :mod:`sync_pipeline.sources` satisfy without importing them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class RevisionSource(Protocol):
         ...
 
     def read(self, window: RevisionWindow) -> Iterator[RevisionPage]:
-        """The rows of a window. Raises WindowTooHard before it yields if a smaller one may work."""
+        """The rows of a window. Raises WindowTooHard before the first row if a smaller window may work."""
         ...
 
     def read_single(self, rev_num: int) -> RevisionPage:
-        """One revision that the ordinary way cannot read; quarantines it rather than give up."""
+        """Read one revision that the ordinary way cannot read. A revision that cannot be read at all is
+        quarantined."""
         ...
 
     def settle(self, natural_key: str, detail: str) -> RevisionPage:
@@ -37,7 +38,7 @@ class RevisionSource(Protocol):
         ...
 
     def is_outside(self, rev_num: int) -> bool:
-        """True if the revision, all of which may be seen, changed nothing of what is registered."""
+        """True if the whole revision can be seen and changed nothing below the registered folder."""
         ...
 
 
@@ -53,5 +54,5 @@ class Sources(Protocol):
         ...
 
     def fingerprint(self, instance: str) -> str:
-        """A mark that tells the token in force from another one."""
+        """A digest that differs for each token."""
         ...

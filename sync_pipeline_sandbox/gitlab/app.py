@@ -19,6 +19,7 @@ from sync_pipeline_sandbox.gitlab import (
     responses,
     routes_merge_requests,
     routes_namespaces,
+    routes_releases,
     routes_repository,
 )
 from sync_pipeline_sandbox.gitlab.control import GitLab
@@ -26,7 +27,12 @@ from sync_pipeline_sandbox.gitlab.endpoint import Endpoint, refused
 from sync_pipeline_sandbox.gitlab.faults import LOGIN_PAGE
 from sync_pipeline_sandbox.gitlab.front import Front
 
-ENDPOINTS = (*routes_namespaces.ENDPOINTS, *routes_repository.ENDPOINTS, *routes_merge_requests.ENDPOINTS)
+ENDPOINTS = (
+    *routes_namespaces.ENDPOINTS,
+    *routes_repository.ENDPOINTS,
+    *routes_merge_requests.ENDPOINTS,
+    *routes_releases.ENDPOINTS,
+)
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 
 

@@ -138,11 +138,14 @@ class Project:
     marked_for_deletion_on: date | None = None
     repository_access_level: str = "enabled"
     merge_requests_access_level: str = "enabled"
+    releases_access_level: str = "enabled"
     creator_id: int | None = None
     members: dict[int, int] = field(default_factory=dict)
     shared_with: list[Group] = field(default_factory=list)
     merge_requests: dict[int, MergeRequest] = field(default_factory=dict)
     """By iid."""
+    releases: dict[str, Row] = field(default_factory=dict)
+    """By tag."""
     labels: dict[str, Row] = field(default_factory=dict)
     milestones: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)

@@ -107,6 +107,9 @@ def project_row(gitlab: GitLab, project: Project, user: Row | None, *, simple: b
         del row["default_branch"], row["readme_url"]
     if simple:
         return row
+    if project.releases_access_level != "enabled":
+        # Older servers leave the field out, and then the feature is there.
+        row["releases_access_level"] = project.releases_access_level
     merge_requests = project.merge_requests_access_level
     row |= {
         "_links": {

@@ -1,6 +1,6 @@
 """``dagster job execute`` and ``scm-sync runner`` as a CI job calls them, as real processes.
 
-They start warm; that they start cold too is proven with the wheel.
+They start warm; test_wheel starts some of them cold.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ BOTH = replace(PAINT, repo_id=6, slug="both_6", instance="gitlab.example", insta
 
 FAMILIES = ("commits", "merge_requests")
 SCHEDULES = {"rediscovery", "reconcile", "retention", "full_sync", "repair_recent"}
-JOBS = {"sync_commits", "sync_merge_requests", "sync_revisions", *SCHEDULES}
+JOBS = {"sync_commits", "sync_merge_requests", "sync_releases", "sync_revisions", *SCHEDULES}
 
 
 def location(

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sync_pipeline.core.job_types import JOB_TYPES_OF_KIND
-from sync_pipeline.core.model import JobReport, JobRequest, JobType, Kind, Mode, TimeWindow, Trigger
+from sync_pipeline.core.model import JobReport, JobRequest, JobType, Mode, TimeWindow, Trigger
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.transport import Instance
@@ -169,7 +168,6 @@ def forge(tmp_path: Path, database: Database) -> Iterator[Forge]:
             project.id,
             "team1/app1",
             origin=START - timedelta(days=30),
-            job_types=JOB_TYPES_OF_KIND[Kind.GITLAB],
         )
         yield made
     assert [entry.crash for entry in gitlab.journal.entries if entry.crash] == []

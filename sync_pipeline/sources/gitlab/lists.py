@@ -15,6 +15,7 @@ from sync_pipeline.core.model import JobType, QuarantinedRow
 from sync_pipeline.sources.gitlab.fields import payload, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UNLISTED, UnreadableRow
 from sync_pipeline.sources.gitlab.paging import pages, rows
+from sync_pipeline.sources.gitlab.releases import release
 from sync_pipeline.sources.gitlab.transport import Client, project_path
 
 _MAX_PASSES = 5
@@ -34,7 +35,9 @@ class RowList:
     order: Mapping[str, str] = field(default_factory=dict)
 
 
-LISTS: Mapping[JobType, RowList] = {}
+LISTS: Mapping[JobType, RowList] = {
+    JobType.RELEASES: RowList(("releases",), "tag_name", release, {"order_by": "created_at", "sort": "asc"}),
+}
 """The list of each job type that is a flat list."""
 
 

@@ -25,7 +25,7 @@ from datetime import datetime
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import SplitResult, parse_qs, quote, urljoin, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, quote, urljoin, urlsplit
 
 import requests
 import tenacity
@@ -129,24 +129,6 @@ def project_path(project_id: int, *segments: str | int) -> str:
     return "/".join([f"/projects/{project_id:d}", *(quote(str(segment), safe="") for segment in segments)])
 
 
-def base_url(url: str) -> str:
-    """``url`` of an instance without a trailing slash or ``/api/v4``. Raises ConfigurationError."""
-    shown = without_credentials(url.strip())
-    try:
-        parts = urlsplit(url.strip())
-        port = parts.port
-    except ValueError:
-        raise ConfigurationError(f"{shown} is no URL; write it like https://gitlab.example.com") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ConfigurationError(f"{shown} is no URL of a GitLab; write it like https://gitlab.example.com")
-    if "@" in parts.netloc or "@" in parts.path:
-        raise ConfigurationError(f"{shown}: no credentials in the URL; set the token on its own")
-    if parts.query or parts.fragment:
-        raise ConfigurationError(f"{shown}: the URL of an instance has no ? and no #")
-    path = parts.path.rstrip("/").removesuffix("/api/v4").rstrip("/")
-    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
-
-
 class Instance:
     """One GitLab server and one credential. Safe to share between threads.
 
@@ -156,7 +138,7 @@ class Instance:
     is raised as Transient with ``retry_after``.
 
     ``max_answer_bytes`` is the longest unpacked response. GitLab limits a text to 1 MB, and longer pages are
-    read in smaller ones. Raises ConfigurationError for an unusable URL.
+    read in smaller ones. ``url`` has no trailing slash; the settings check it.
     """
 
     def __init__(
@@ -177,7 +159,7 @@ class Instance:
         now: Callable[[], datetime] = clock.now,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.url = base_url(url)
+        self.url = url
         self._parts = urlsplit(self.url)
         self._token = token if callable(token) else lambda: token
         self.ca_file = None if ca_file is None else str(ca_file)
