@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -273,11 +273,20 @@ class QuarantinedRow:
 
 @dataclass(frozen=True, slots=True)
 class DeferredFetch:
-    """A detail of a stored row that could not be read and is retried on its own."""
+    """A detail of a stored row that was not read, and is read later on its own.
+
+    ``is_planned``: it was left for later, and ``error`` says why; else it could not be read. Planned ones are
+    read by ``priority``, smallest first, then by ``row_updated_at`` of the row, newest first. None is read
+    before ``wait`` has passed, unless a person asks for it.
+    """
 
     natural_key: str
     detail: str
     error: str
+    is_planned: bool = False
+    priority: int = 100
+    row_updated_at: datetime | None = None
+    wait: timedelta = timedelta()
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,6 +282,8 @@ REVIEW_EVENTS = Table(
     key=("mr_iid", "source_event_id"),
     hashes=("content_hash",),
     fixed=("origin",),
+    # A property of the reading, not of the event. Hashes of earlier versions do not have it.
+    unhashed=("time_precision",),
     # Only the discussion that lists a note has these values.
     inferred=("discussion_id", "is_reply"),
 )
