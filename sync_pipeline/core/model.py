@@ -351,6 +351,7 @@ class DecisionReason(StrEnum):
     COALESCED = "together"
     PROBE = "probe"
     OPEN_BACKFILL = "open_backfill"
+    PLANNED_FETCHES = "planned_fetches"
 
     # Only an event changes it.
     RETIRED = "retired"
@@ -381,6 +382,8 @@ class DecisionReason(StrEnum):
     INSTANCE_CAP = "instance_cap"
     TENANT_CAP = "tenant_cap"
     HISTORY_CAP = "history_cap"
+    COMPLETION_CAP = "completion_cap"
+    MORE_URGENT = "more_urgent"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
-from sync_pipeline.core import catalog
+from sync_pipeline.core import catalog, clock
 from sync_pipeline.core.errors import (
     AccessDenied,
     ConfigurationError,
@@ -37,6 +37,7 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.ledger import jobs, repos, watermarks
+from sync_pipeline.policy import history
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.fields import Fields
 from sync_pipeline.sources.gitlab.page_bisect import PER_PAGE
@@ -49,8 +50,6 @@ ClientOf = Callable[[str], Client]
 
 # Others need no history jobs: each of their jobs reads the whole list, or every ref to its root.
 _WITH_HISTORY = tuple(one for one in JOB_TYPES_OF_KIND[Kind.GITLAB] if DECLARED[one].by_time)
-# Later years of all projects come before earlier ones of any; what is older than this many is all the same.
-_MAX_YEARS_APART = 90
 # Something else than a GitLab answers; asking again later would not help.
 _NO_GITLAB = frozenset({"not_json", "redirect"})
 
@@ -259,25 +258,17 @@ def origin_of(now: datetime, settings: Settings) -> datetime:
     return day.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def years(window: TimeWindow, oldest_year: int) -> Iterator[TimeWindow]:
-    """``window`` cut by calendar year (UTC), newest first; ``oldest_year`` and all before are one piece."""
-    until = window.until
-    while until > window.since:
-        year = (until - timedelta(microseconds=1)).year
-        since = window.since
-        if year > oldest_year:
-            since = max(since, datetime(year, 1, 1, tzinfo=UTC))
-        yield TimeWindow(since, until)
-        until = since
+def history_before(
+    origin: datetime, oldest: datetime | None, now: datetime, settings: Settings
+) -> tuple[TimeWindow, ...]:
+    """The history before ``origin`` as it is queued ``now``; ``oldest`` as for :func:`register`."""
+    window = TimeWindow(BEGINNING, origin)
+    return tuple(history.pieces(window, now, _oldest(origin, oldest, settings)))
 
 
-def history_before(origin: datetime, oldest: datetime | None, settings: Settings) -> tuple[TimeWindow, ...]:
-    """The history before ``origin`` as it is queued; ``oldest`` as for :func:`register`."""
-    return tuple(years(TimeWindow(BEGINNING, origin), _oldest_year(origin, oldest, settings)))
-
-
-def _oldest_year(origin: datetime, oldest: datetime | None, settings: Settings) -> int:
-    return max(min(oldest or origin, origin).year, settings.gitlab.history_floor.year)
+def _oldest(origin: datetime, oldest: datetime | None, settings: Settings) -> datetime:
+    floor = datetime.combine(settings.gitlab.history_floor, time.min, tzinfo=UTC)
+    return max(min(oldest or origin, origin), floor)
 
 
 def register(
@@ -338,8 +329,9 @@ def register(
         )
     if known := [moment for moment in (oldest, project.created_at) if moment is not None]:
         repos.begin_history(conn, min(known).date(), settings.gitlab.history_floor)
-    history = _queue_history(conn, settings, repository, oldest, actor, f"history before it was {reason}")
-    return NewProject(repos.get(conn, repository.repo_id), again, history)
+    now = project.date or clock.now()
+    queued = _queue_history(conn, settings, repository, oldest, now, actor, f"history before it was {reason}")
+    return NewProject(repos.get(conn, repository.repo_id), again, queued)
 
 
 def _queue_history(
@@ -347,6 +339,7 @@ def _queue_history(
     settings: Settings,
     repository: Repository,
     oldest: datetime | None,
+    now: datetime,
     actor: str,
     reason: str,
 ) -> tuple[TimeWindow, ...]:
@@ -355,16 +348,16 @@ def _queue_history(
     for job_type in _WITH_HISTORY:
         origin = watermarks.get(conn, repository.repo_id, job_type).origin
         assert isinstance(origin, datetime)
-        oldest_year = _oldest_year(origin, oldest, settings)
+        expected_from = _oldest(origin, oldest, settings)
         gaps = watermarks.missing(conn, repository.repo_id, job_type, TimeWindow(BEGINNING, origin))
         windows = tuple(
             window
             for gap in reversed(gaps)
             if isinstance(gap, TimeWindow)
-            for window in years(gap, oldest_year)
+            for window in history.pieces(gap, now, expected_from)
         )
         queued.append(windows)
-        for age, window in enumerate(windows):
+        for window in windows:
             jobs.enqueue(
                 conn,
                 JobRequest(
@@ -375,7 +368,7 @@ def _queue_history(
                     actor=actor,
                     reason=reason,
                     window=window,
-                    priority=jobs.HISTORY_PRIORITY + min(age, _MAX_YEARS_APART),
+                    priority=history.priority(window, now),
                 ),
                 max_attempts=settings.jobs.max_attempts,
             )

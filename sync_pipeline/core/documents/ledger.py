@@ -267,6 +267,8 @@ class Decision(TypedDict):
     """The part of a window longer than scheduler_max_backfill_window_hours that stays queued."""
     job_id: NotRequired[Id | None]
     """Null where the job has still to be made."""
+    only_deferred: NotRequired[bool]
+    """True: a completion job, which reads planned deferred fetches."""
     chosen: bool
     reason: DecisionReason
     detail: NotRequired[str | None]
