@@ -173,6 +173,16 @@ SELECT j.job_id, j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.on
  ORDER BY j.dispatched_at, (j.decision ->> 'rank')::int, j.created_at
  LIMIT %(limit)s
 
+-- name: others_wait
+-- Returns whether a job of a server waits that is more urgent than completion. New jobs do not count, because a
+-- worker takes them in a moment.
+SELECT EXISTS (
+       SELECT FROM scm.sync_jobs AS j
+         JOIN scm.repos AS r USING (repo_id)
+        WHERE j.status IN ('pending', 'failed') AND r.instance = %(instance)s AND NOT j.only_deferred
+          AND NOT j.from_raw AND j.quarantine_ids IS NULL AND j.mode <> 'probe'
+          AND coalesce(j.not_before, j.created_at) < now() - make_interval(secs => %(seconds)s))
+
 -- name: undispatch
 -- Returns jobs to the plan that a worker could not run now.
 UPDATE scm.sync_jobs
