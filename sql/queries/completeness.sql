@@ -14,9 +14,26 @@ SELECT repo_id, job_type,
          WHERE resolved_at IS NULL) AS d
  GROUP BY repo_id, job_type
 
--- name: owed
--- Counts details of stored rows that could not be read.
-SELECT repo_id, job_type, count(*) AS owed FROM scm.deferred_fetches WHERE resolved_at IS NULL
+-- name: deferred
+-- Counts details of stored rows that were not read: ``owed`` ones failed, ``planned`` ones wait for their turn.
+-- ``incomplete_from`` is the earliest update of a merge request that lacks one; ``undated``: one has no time.
+SELECT repo_id, job_type, sum(owed)::bigint AS owed, sum(planned)::bigint AS planned,
+       min(incomplete_from) AS incomplete_from, bool_or(undated) AS undated
+  FROM (SELECT repo_id, job_type, 0 AS owed, count(*) AS planned, min(row_updated_at) AS incomplete_from,
+               bool_or(row_updated_at IS NULL) AS undated
+          FROM scm.deferred_fetches
+         WHERE is_planned AND resolved_at IS NULL
+           AND (%(repo_ids)s::bigint[] IS NULL OR repo_id = ANY (%(repo_ids)s))
+         GROUP BY repo_id, job_type
+        UNION ALL
+        SELECT f.repo_id, f.job_type, count(*), 0, min(m.updated_at), bool_or(m.updated_at IS NULL)
+          FROM scm.deferred_fetches AS f
+          LEFT JOIN scm.mrs AS m
+            ON f.job_type IN ('merge_requests', 'reviews') AND m.repo_id = f.repo_id AND m.replaced_id = 0
+           AND m.iid = CASE WHEN f.natural_key ~ '^[0-9]{1,18}$' THEN f.natural_key::bigint END
+         WHERE NOT f.is_planned AND f.resolved_at IS NULL
+           AND (%(repo_ids)s::bigint[] IS NULL OR f.repo_id = ANY (%(repo_ids)s))
+         GROUP BY f.repo_id, f.job_type) AS parts
  GROUP BY repo_id, job_type
 
 -- name: assets

@@ -486,7 +486,7 @@ def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
     """One row per instance, tenant or job type, and one for all of them, for plain lines."""
     found = [*document[f"{by}s"], {by: "total", **document["total"]}]
     known = ("repositories", "expected", "stored", "missing", "extra", "changed", "deleted")
-    unknown = ("denied", "never_read", "hidden", "quarantined", "owed", "unreadable")
+    unknown = ("denied", "never_read", "hidden", "quarantined", "owed", "planned", "unreadable")
     return [
         {
             by: one[by],
@@ -494,6 +494,8 @@ def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
             **{name: one["unknown"][name] for name in unknown},
             "uncovered": one["unknown"]["uncovered"]["units"],
             "uncovered_revisions": one["unknown"]["uncovered"]["revisions"],
+            "usable_only": one["levels"]["usable"],
+            "complete_until": "" if one["complete_until"] is None else moment(one["complete_until"]),
             "verified": "" if one["verified"]["share"] is None else f"{one['verified']['share']:.0%}",
         }
         for one in found
@@ -540,9 +542,20 @@ def completeness_summary(document: Mapping[str, Any]) -> str:
         return f"no repositories{left_out}"
     share = total["verified"]["share"]
     compared = f"; {share or 0:.0%} of the rows were compared with the sources lately"
-    return (
-        "nothing is known to be missing" if total["complete"] else "rows are missing, or parts are not known"
-    ) + (compared + left_out)
+    found = "rows are missing, or parts are not known"
+    if total["complete"]:
+        found = "nothing is known to be missing"
+    elif _is_usable(total):
+        planned = counted(total["unknown"]["planned"], "planned fetch", "planned fetches")
+        found = f"usable, not complete: {planned} wait; nothing else is known to be missing"
+    return found + compared + left_out
+
+
+def _is_usable(total: Mapping[str, Any]) -> bool:
+    """True if nothing but planned fetches separates it from complete."""
+    others = {name: one for name, one in total["unknown"].items() if name not in ("planned", "uncovered")}
+    differs = any(total[name] for name in ("missing", "extra", "changed"))
+    return not (differs or any(others.values()) or any(total["unknown"]["uncovered"].values()))
 
 
 # verify -------------------------------------------------------------------------------------------------

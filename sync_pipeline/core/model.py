@@ -125,6 +125,17 @@ class Access(StrEnum):
     REPLACED = "replaced"
 
 
+class Level(StrEnum):
+    """How much of the covered rows is stored.
+
+    ``usable``: rows, notes with their threads, approvers and reviewer states. ``complete``: every detail. An
+    asset is usable while one of its details is still to be read, whether by plan or after a failure.
+    """
+
+    USABLE = "usable"
+    COMPLETE = "complete"
+
+
 class Lifecycle(StrEnum):
     """Whether a repository is synced. A retired one keeps its rows, its assets and its history."""
 

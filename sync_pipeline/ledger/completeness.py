@@ -6,13 +6,16 @@ Belongs here: one grouped scan of each table, and one moment for all of them. St
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sync_pipeline.core.model import BEGINNING
+from sync_pipeline.core.model import BEGINNING, JobType
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.facts.job_types import for_each_job_type
 
 _SQL = queries("completeness")
@@ -36,6 +39,28 @@ SELECT q.repo_id, q.job_type, count(*) AS quarantined,
 """)
 
 
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The details of an asset that were not read: ``owed`` ones could not be, ``planned`` ones wait for their
+    turn. ``incomplete_from`` is the earliest update of a merge request that lacks a detail (UTC).
+    ``undated``: the time of one is not known.
+    """
+
+    repo_id: int
+    job_type: JobType
+    owed: int
+    planned: int
+    incomplete_from: datetime | None
+    undated: bool
+
+    def complete_until(self, watermark: int | datetime | None) -> datetime | None:
+        """The end of the time in which every updated merge request is complete, if everything before
+        ``watermark`` is covered. None: there is no such time, or it is not known."""
+        if not isinstance(watermark, datetime) or self.undated:
+            return None
+        return watermark if self.incomplete_from is None else min(watermark, self.incomplete_from)
+
+
 @contextmanager
 def one_moment(conn: Connection) -> Iterator[None]:
     """A transaction in which every query sees the rows of the same moment, and none can write."""
@@ -48,12 +73,21 @@ def counts(conn: Connection) -> list[dict[str, Any]]:
     """Counts of each asset that has any, in rows with different columns.
 
     The open differences are ``missing``, ``extra`` and ``changed``. Of the ``quarantined`` rows, the
-    ``unstored`` ones are neither stored nor among the missing rows. Deferred details are ``owed``.
+    ``unstored`` ones are neither stored nor among the missing rows.
     """
-    rows = [*conn.execute(_SQL["differences"]), *conn.execute(_SQL["owed"])]
+    rows = conn.execute(_SQL["differences"]).fetchall()
     for job_type, query in _QUARANTINED.items():
         rows += conn.execute(query, {"job_type": str(job_type)})
     return rows
+
+
+def deferred(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[Deferred]:
+    """The details of stored rows that were not read, of each asset that has any."""
+    params = {"repo_ids": None if repo_ids is None else list(repo_ids)}
+    return [
+        read_row(Deferred, row, job_type=JobType(row["job_type"]))
+        for row in conn.execute(_SQL["deferred"], params)
+    ]
 
 
 def assets(conn: Connection) -> list[dict[str, Any]]:

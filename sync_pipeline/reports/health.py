@@ -17,6 +17,7 @@ from sync_pipeline.core.model import (
     Access,
     JobType,
     Kind,
+    Level,
     Lifecycle,
     Mode,
     RevisionWindow,
@@ -210,6 +211,8 @@ class Facts:
     that are not covered since. ``regressed``: rows of the latest visit that arrived with less than is stored.
     ``credential``: why nothing can be read from the server with the present token. ``missing``, ``extra`` and
     ``changed`` are rows that differ from the source; ``unrepaired`` counts those that repairs did not heal.
+    ``deferred_fetches`` are details that could not be read. ``has_planned``: others wait for their turn.
+    ``planned_stalled``: none of these was read for a day, although jobs ran.
     """
 
     repo_id: int
@@ -245,6 +248,17 @@ class Facts:
     server_since: datetime | None = None
     retry_code: str | None = None
     retry_error: str | None = None
+    has_planned: bool = False
+    planned_stalled: bool = False
+
+    @property
+    def level(self) -> Level | None:
+        """How much of the covered rows is stored; None before anything is covered. A detail that the server
+        refuses is missing as well, unless the server has no such details."""
+        if self.fresh_at is None and self.watermark is None:
+            return None
+        refused = any(not one.is_unknown for one in self.unreadable)
+        return Level.USABLE if self.has_planned or self.deferred_fetches or refused else Level.COMPLETE
 
     @property
     def problem(self) -> Problem | None:
@@ -324,6 +338,10 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[HealthReason.DEFERRED_FETCH] = (
             f"{counted(facts.deferred_fetches, 'detail')} still to fetch, see scm.deferred_fetches"
         )
+    if facts.has_planned:
+        found[HealthReason.USABLE] = "usable, not complete: planned fetches of details wait for their turn"
+    if facts.planned_stalled:
+        found[HealthReason.PLANNED_STALLED] = "no planned fetch was read for a day, although jobs ran"
     if facts.unreadable:
         found[HealthReason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
     if facts.regressed:
@@ -339,7 +357,7 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
             f"{REPAIRS_BEFORE_A_PERSON} repairs did not remove {facts.unrepaired} of them; look at them, "
             "then: scm-sync reconcile --repair"
         )
-    passed = not (found.keys() - {HealthReason.UNREADABLE}) and all(
+    passed = not (found.keys() - {HealthReason.UNREADABLE} - PASSES) and all(
         one.is_unknown for one in facts.unreadable
     )
     return Health(passed, tuple(sorted(found)), {str(k): visible(v) for k, v in sorted(found.items())})

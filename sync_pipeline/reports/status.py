@@ -37,7 +37,7 @@ from sync_pipeline.ledger import status as store
 from sync_pipeline.reports import blockers, health, run_starts, slowness
 from sync_pipeline.reports.configuration import CredentialSources
 from sync_pipeline.reports.health import Facts, HealthResult
-from sync_pipeline.reports.reasons import PASSES, WAITS_FOR_ITSELF, HealthReason, remedies
+from sync_pipeline.reports.reasons import PASSES, WARNINGS, HealthReason, remedies
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.scheduling.dispatch import limits_of
 from sync_pipeline.scheduling.pools import pool_document
@@ -268,7 +268,7 @@ def verdict_of(verdict: health.Health) -> str:
     """One of the three words for a verdict."""
     if verdict.passed:
         return HEALTHY
-    return WAITING if set(verdict.reasons) <= WAITS_FOR_ITSELF else UNHEALTHY
+    return WAITING if set(verdict.reasons) <= WARNINGS else UNHEALTHY
 
 
 def _covered(row: Mapping[str, Any], watermark: int | datetime | None) -> Document | None:
