@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sync_pipeline.cli import output
 from sync_pipeline.cli.output import cell
-from sync_pipeline.core.formatting import age, counted, failed_starts, moment, second
+from sync_pipeline.core.formatting import age, counted, failed_starts, moment, requests_and_time, second
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -122,6 +122,7 @@ def server_rows(document: Mapping[str, Any]) -> list[Row]:
             "lag": _longest_lag(one),
             **{f"jobs_{state}": one["jobs"][state] for state in ("waiting", "running", "dead")},
             "held_back": ", ".join(_blocked_assets(one)),
+            **{f"until_{level}": _left(one["estimate"], level) for level in ("usable", "complete")},
             "credential": one["credential"],
         }
         for one in document["servers"]
@@ -139,8 +140,31 @@ def server_summary(document: Mapping[str, Any]) -> Group:
         assets = counted(one["assets"]["total"], "asset")
         repositories = counted(one["repositories"], "repository", "repositories")
         lines.append(name.append(cell(f" ({_KINDS[one['kind']]}): {assets} of {repositories}")))
-        lines += [Padding(line, (0, 0, 0, 2)) for line in (_assets_line(one), _jobs_line(one))]
+        more = [_assets_line(one), _jobs_line(one)]
+        if estimate := _estimate_line(one["estimate"]):
+            more.append(cell(estimate))
+        lines += [Padding(line, (0, 0, 0, 2)) for line in more]
     return Group(*lines)
+
+
+def _left(estimate: Mapping[str, Any] | None, level: str) -> str:
+    """The requests and the time until a level; empty for nothing."""
+    if estimate is None or not estimate[level]["requests"]:
+        return ""
+    left = estimate[level]
+    return requests_and_time(left["requests"], left["seconds"])
+
+
+def _estimate_line(estimate: Mapping[str, Any] | None) -> str:
+    """What is left of a server, in one line; empty for nothing."""
+    if estimate is None:
+        return ""
+    parts = [
+        f"until {level}: about {left}" for level in ("usable", "complete") if (left := _left(estimate, level))
+    ]
+    if estimate["unknown"]:
+        parts.append(f"unknown for {counted(estimate['unknown'], 'asset')}")
+    return "; ".join(parts)
 
 
 def _assets_line(one: Mapping[str, Any]) -> Text:
@@ -193,6 +217,9 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
             "complete": _lag(asset),
             "gaps": _extent(asset["gaps"]),
             "queued": _extent(asset["queued"]),
+            "level": asset["level"] or "",
+            "planned_fetches": asset["planned_fetches"],
+            "until_complete": _left(asset["estimate"], "complete"),
             "last_run": _last_run(asset["last_run"]),
             "running": ", ".join(_at_work(one, document["generated_at"]) for one in asset["running"]),
             "access": asset["access"]["state"],

@@ -90,6 +90,24 @@ def deferred(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[De
     ]
 
 
+def merge_requests(conn: Connection, repo_ids: Sequence[int]) -> dict[tuple[int, JobType], int]:
+    """How many merge requests of these repositories were not read, about, for each job type that reads them.
+    Without a repository of which none is stored: nothing is known of it."""
+    rows = conn.execute(_SQL["merge_requests"], {"repo_ids": list(repo_ids)}).fetchall()
+    return {
+        (row["repo_id"], job_type): row[job_type]
+        for row in rows
+        for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS)
+    }
+
+
+def paces(conn: Connection, instances: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Of each of these servers the ``rate`` in requests per second, and ``calls_per_fetch``, the requests
+    that a planned fetch took lately. None where it is not known."""
+    rows = conn.execute(_SQL["paces"], {"instances": list(instances)}).fetchall()
+    return {row["instance"]: row for row in rows}
+
+
 def assets(conn: Connection) -> list[dict[str, Any]]:
     """Every (repo_id, job_type): the ``windows`` that were never complete, the number of their ``revisions``,
     and ``verified_at``, when everything was last compared with the source.

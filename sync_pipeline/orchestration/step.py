@@ -144,7 +144,7 @@ class Step:
     heads: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.pages = AssetPages(self.database)
+        self.pages = AssetPages(self.database, self.settings)
 
     @property
     def requests(self) -> Requests:

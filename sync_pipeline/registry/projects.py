@@ -7,6 +7,7 @@ a sync does with a project that is registered.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -59,14 +60,17 @@ ESTIMATE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The cost of reading a whole project: ``requests``, and ``hours`` at the speed of the requests just
-    made. The two counts are None if the server does not send them.
+    """The cost of reading a whole project until it is complete: ``requests``, and ``hours`` at the speed of
+    the requests just made, or at the rate of the settings if that is slower. ``usable_requests`` and
+    ``usable_hours`` are those until it is usable. The two counts are None if the server does not send them.
     """
 
     merge_requests: int | None
     commits: int | None
     requests: int
     hours: float
+    usable_requests: int
+    usable_hours: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +200,11 @@ def oldest_merge_request(client: Client, project_id: int) -> datetime | None:
     return found.moment("created_at") if found else None
 
 
-def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
-    """Estimate what reading all of a project takes, with ``parallel`` requests at a time. Sends two or three
-    requests. Raises as the transport does; Transient where one takes longer than :data:`ESTIMATE_SECONDS`."""
+def estimate(client: Client, project_id: int, parallel: int, rate: float) -> Estimate:
+    """Estimate what reading all of a project takes, with ``parallel`` requests at a time and at most ``rate``
+    a second. Sends two or three requests. Raises as the transport does; Transient where one takes longer than
+    :data:`ESTIMATE_SECONDS`.
+    """
     client = client.instance.client(patience=ESTIMATE_SECONDS)
     clock, asked = client.instance.monotonic, client.calls
     started = clock()
@@ -208,8 +214,12 @@ def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
     pace = (clock() - started) / max(client.calls - asked, 1)
     rows = {"commit": commits or 0, "merge request": merge_requests or 0}
     job_types = JOB_TYPES_OF_KIND[Kind.GITLAB]
-    requests = sum(requests_for(one, rows.get(DECLARED[one].row, 0)) for one in job_types)
-    return Estimate(merge_requests, commits, requests, requests * pace / parallel / 3600)
+    complete = sum(requests_for(one, rows.get(DECLARED[one].row, 0)) for one in job_types)
+    usable = sum(requests_for(one, rows.get(DECLARED[one].row, 0), usable=True) for one in job_types)
+    seconds = max(pace / parallel, 1 / rate)
+    return Estimate(
+        merge_requests, commits, complete, complete * seconds / 3600, usable, usable * seconds / 3600
+    )
 
 
 def count_merge_requests(client: Client, project_id: int, window: TimeWindow) -> int | None:
@@ -378,11 +388,13 @@ def _queue_history(
 # The cost of reading -------------------------------------------------------------------------------------
 
 
-def requests_for(job_type: JobType, rows: int) -> int:
-    """How many requests to GitLab reading so many commits or merge requests takes, about; a merge request
-    with all its children. Where two job types share a reader, its pages count twice."""
+def requests_for(job_type: JobType, rows: int, *, usable: bool = False) -> int:
+    """How many requests to GitLab reading so many commits or merge requests takes, about. A merge request is
+    read with all its details, or until it is ``usable``. Where two job types share a reader, its pages count
+    twice."""
     declared = DECLARED[job_type]
-    return declared.visit_calls + -(-rows // PER_PAGE) + rows * declared.row_calls
+    row_calls = declared.usable_row_calls if usable else declared.row_calls
+    return declared.visit_calls + -(-rows // PER_PAGE) + math.ceil(round(rows * row_calls, 6))
 
 
 def commands_for(missing: Sequence[Window], chunk_revisions: int) -> int:

@@ -217,7 +217,10 @@ def _add_project(
     with projects.refusals(client):
         ages = (info.created_at, projects.oldest_merge_request(client, info.project_id))
         oldest = min((age for age in ages if age), default=None)
-        takes = projects.estimate(client, info.project_id, settings.gitlab.parallel) if dry_run else None
+        takes = None
+        if dry_run:
+            rate = settings.rate_limit.rate
+            takes = projects.estimate(client, info.project_id, settings.gitlab.parallel, rate)
     if dry_run:
         history = projects.history_before(origin, oldest, now, settings)
         return Registered(spec, True, True, None, None, origin, history, path=info.path, estimate=takes)

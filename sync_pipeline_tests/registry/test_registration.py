@@ -450,8 +450,9 @@ def test_a_dry_run_tells_what_reading_a_project_takes(database: Database, site: 
     assert (plan.created, plan.repository, plan.path) == (True, None, "platform/api")
     assert plan.estimate is not None
     assert (plan.estimate.merge_requests, plan.estimate.commits) == (4, 3)
-    assert plan.estimate.requests == (3 + 1) + (1 + 1 + 2 * 4) + (1 + 1 + 6 * 4)
-    assert plan.estimate.hours > 0
+    assert plan.estimate.requests == (3 + 1) + (1 + 1 + 5) + (1 + 1 + 18)
+    assert plan.estimate.usable_requests == (3 + 1) + (1 + 1) + (1 + 1 + 1)
+    assert 0 < plan.estimate.usable_hours < plan.estimate.hours
     assert [str(window.since.date()) for window in plan.history if isinstance(window, TimeWindow)] == [
         "1900-01-01"
     ]
