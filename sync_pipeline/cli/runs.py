@@ -156,6 +156,7 @@ def _run_row(one: Run) -> output.Row:
         "rows": one["rows_read"],
         "changed": one["inserted"] + one["updated"],
         "batches": one["batch_count"],
+        "level": one["level"] or "",
         "error": one["error"],
     }
 

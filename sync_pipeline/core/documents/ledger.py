@@ -18,6 +18,7 @@ from sync_pipeline.core.model import (
     DecisionReason,
     JobStatus,
     JobType,
+    Level,
     Mode,
     RunStatus,
 )
@@ -181,6 +182,9 @@ class Run(RowCounts):
     reason: str
     batch_count: Count
     """Transactions committed."""
+    level: Level | None
+    """Level of the rows that it stored, as of now: usable while a detail that it deferred is still to be
+    read. Null while it runs, and if it read no rows of a source."""
     calls: Count
     """Requests to GitLab, or svn commands."""
     seconds: float
