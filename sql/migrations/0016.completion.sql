@@ -15,6 +15,10 @@ CREATE INDEX deferred_fetches_read ON scm.deferred_fetches (repo_id, job_type, r
     WHERE is_planned AND resolved_at IS NOT NULL;
 COMMENT ON COLUMN scm.sync_jobs.only_deferred IS
     'True: reads the planned deferred fetches of the asset and nothing else. The job has no window.';
+COMMENT ON TABLE scm.sync_watermarks IS
+    'Coverage of each asset: the windows whose rows are all stored. Planned rows of scm.deferred_fetches say which details are still to be read. scm.sync_watermark_events can rebuild it exactly.';
+COMMENT ON COLUMN scm.sync_watermarks.covered_time IS
+    'Time whose rows are all stored, at least at the level usable.';
 COMMENT ON COLUMN scm.sync_jobs.revs IS
     'Window in revisions. NULL for incremental, which reads from the watermark to the end, and for only_deferred.';
 COMMENT ON COLUMN scm.sync_jobs.period IS

@@ -15,11 +15,11 @@ SELECT repo_id, job_type,
  GROUP BY repo_id, job_type
 
 -- name: deferred
--- Counts details of stored rows that were not read: ``owed`` ones failed, ``planned`` ones wait for their turn.
+-- Counts details of stored rows that were not read. ``failed`` ones could not be, ``planned`` ones wait.
 -- ``incomplete_from`` is the earliest update of a merge request that lacks one; ``undated``: one has no time.
-SELECT repo_id, job_type, sum(owed)::bigint AS owed, sum(planned)::bigint AS planned,
+SELECT repo_id, job_type, sum(failed)::bigint AS failed, sum(planned)::bigint AS planned,
        min(incomplete_from) AS incomplete_from, bool_or(undated) AS undated
-  FROM (SELECT repo_id, job_type, 0 AS owed, count(*) AS planned, min(row_updated_at) AS incomplete_from,
+  FROM (SELECT repo_id, job_type, 0 AS failed, count(*) AS planned, min(row_updated_at) AS incomplete_from,
                bool_or(row_updated_at IS NULL) AS undated
           FROM scm.deferred_fetches
          WHERE is_planned AND resolved_at IS NULL
@@ -47,8 +47,8 @@ SELECT m.repo_id, greatest(0, max(m.iid) - count(*))::bigint AS merge_requests,
  GROUP BY m.repo_id
 
 -- name: paces
--- Reads how some servers are read now: the rate of their shared limit, and the requests of a planned fetch in
--- the latest completion jobs of a week. Both are NULL where nothing is known.
+-- Reads the rate of the shared limit of some servers, and the requests of a planned fetch. The latter are those
+-- of the latest completion jobs of a week. Both are NULL where nothing is known.
 SELECT s.instance, b.rate, lately.calls_per_fetch
   FROM unnest(%(instances)s::text[]) AS s (instance)
   LEFT JOIN scm.sync_rate_limits AS b ON b.instance = s.instance AND b.endpoint_class = 'all'

@@ -156,7 +156,7 @@ def _left(estimate: Mapping[str, Any] | None, level: str) -> str:
 
 
 def _estimate_line(estimate: Mapping[str, Any] | None) -> str:
-    """What is left of a server, in one line; empty for nothing."""
+    """The requests and the time that are left of a server, in one line; empty for nothing."""
     if estimate is None:
         return ""
     parts = [
@@ -194,8 +194,8 @@ def _jobs_line(one: Mapping[str, Any]) -> Text:
 
 def _longest_lag(one: Mapping[str, Any]) -> str:
     never = one["assets"]["never_complete"]
-    lag = "never complete" if one["lag_seconds"] is None else age(one["lag_seconds"])
-    return f"{lag}, {never:,} never complete" if never and one["lag_seconds"] is not None else lag
+    lag = "never covered" if one["lag_seconds"] is None else age(one["lag_seconds"])
+    return f"{lag}, {never:,} never covered" if never and one["lag_seconds"] is not None else lag
 
 
 def _blocked_assets(one: Mapping[str, Any]) -> list[str]:
@@ -214,7 +214,7 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
             "job_type": asset["job_type"],
             "covered": _covered(asset),
             "watermark": asset["watermark"],
-            "complete": _lag(asset),
+            "fresh": _lag(asset),
             "gaps": _extent(asset["gaps"]),
             "queued": _extent(asset["queued"]),
             "level": asset["level"] or "",
@@ -240,7 +240,7 @@ def status_table(document: Mapping[str, Any], width: int) -> Table:
         return _narrow_table(document)
     where = ["instance"] if _several_instances(document) else []
     table = Table()
-    columns = ("covered", "complete", "missing", "last run", "reasons")
+    columns = ("covered", "fresh", "missing", "last run", "reasons")
     for name in ("state", "repository", *where, "job type", *columns):
         table.add_column(name, overflow="fold")
     for asset in document["units"][:MAX_LISTED]:
@@ -272,7 +272,7 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
         about.append(cell(f" on {asset['instance']}" if several else "")).append(
             cell(f" {asset['job_type']}")
         )
-        about.append("\n").append(cell(f"{_covered(asset)}; complete {_lag(asset)}"))
+        about.append("\n").append(cell(f"{_covered(asset)}; fresh {_lag(asset)}"))
         for more in (_missing(asset), f"last run {_run_in_short(asset['last_run'])}"):
             about.append(cell(f"; {more}" if more else ""))
         if reasons := _reasons_in_short(asset):
@@ -458,7 +458,7 @@ def _range(covered: Mapping[str, Any]) -> str:
 
 
 def _lag(asset: Mapping[str, Any]) -> str:
-    """How long ago the copy was last known to be complete, and how far a watermark is behind HEAD."""
+    """How long ago the copy was last covered up to now, and how far a watermark is behind HEAD."""
     lag = "never" if asset["lag_seconds"] is None else f"{age(asset['lag_seconds'])} ago"
     behind = asset["revisions_behind"]
     return f"{lag}, {counted(behind, 'revision')} behind HEAD" if behind else lag

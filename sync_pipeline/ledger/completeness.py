@@ -41,14 +41,14 @@ SELECT q.repo_id, q.job_type, count(*) AS quarantined,
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The details of an asset that were not read: ``owed`` ones could not be, ``planned`` ones wait for their
-    turn. ``incomplete_from`` is the earliest update of a merge request that lacks a detail (UTC).
+    """The details of an asset that were not read: ``failed`` ones could not be, ``planned`` ones wait for
+    their turn. ``incomplete_from`` is the earliest update of a merge request that lacks a detail (UTC).
     ``undated``: the time of one is not known.
     """
 
     repo_id: int
     job_type: JobType
-    owed: int
+    failed: int
     planned: int
     incomplete_from: datetime | None
     undated: bool

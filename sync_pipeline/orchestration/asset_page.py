@@ -100,7 +100,7 @@ def asset_metadata(
     """The numbers of the asset.
 
     They are the stored rows with tombstones, the gaps, and the seconds since the asset was last known to be
-    complete. Gaps are uncovered windows that no job will read. Then follow the last change of the source
+    covered. Gaps are uncovered windows that no job will read. Then follow the last change of the source
     (UTC) and its age, because a time has no plot.
     """
     found: dict[str, Any] = {"dagster/row_count": rows.number}

@@ -283,7 +283,7 @@ def _changed_fleet_results(
 @dataclass(frozen=True, slots=True)
 class Start:
     """One Dagster run to start. ``window`` contains the windows of all its jobs: whole blocks, or the one
-    window of time that they share; None for live syncing and for completion.
+    window of time that they share. It is None for live syncing and for completion.
     """
 
     family: Family

@@ -21,7 +21,7 @@ HISTORY_PRIORITY = 900
 COMPLETION_PRIORITY = 2000
 """Priority of completion jobs: after live syncing and all history."""
 
-# What is older than this many years is all the same.
+# Pieces that are older than this many years have the same priority.
 _MAX_YEARS_APART = 90
 
 

@@ -60,8 +60,8 @@ ESTIMATE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The cost of reading a whole project until it is complete: ``requests``, and ``hours`` at the speed of
-    the requests just made, or at the rate of the settings if that is slower. ``usable_requests`` and
+    """The cost of reading a whole project until it is complete: ``requests`` and ``hours``. The speed is that
+    of the requests just made, or the rate of the settings if that is slower. ``usable_requests`` and
     ``usable_hours`` are those until it is usable. The two counts are None if the server does not send them.
     """
 

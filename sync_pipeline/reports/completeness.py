@@ -40,8 +40,8 @@ class AssetCounts:
     for each detail that the server refuses for every row. ``windows`` were never complete; for Subversion
     ``revisions`` is their number of revisions. ``verified_at`` is when all of it was last compared with its
     source (UTC). ``counts`` are those of ``_COUNTED`` that are not 0; ``unstored`` are quarantined rows that
-    have no stored row. ``owed`` details could not be read, ``planned`` ones wait for their turn. ``level`` is
-    that of what is covered. ``by_time``: ``complete_until`` is the end of the time in which everything is
+    have no stored row. ``failed`` details could not be read, ``planned`` ones wait for their turn. ``level``
+    is that of what is covered. ``by_time``: ``complete_until`` is the end of the time in which everything is
     stored with every detail, None if there is none."""
 
     repo_id: int
@@ -57,7 +57,7 @@ class AssetCounts:
     verified_at: datetime | None
     unreadable: tuple[str, ...]
     counts: Mapping[str, int]
-    owed: int
+    failed: int
     planned: int
     level: Level | None
     by_time: bool
@@ -125,7 +125,7 @@ def read(conn: Connection, settings: Settings) -> tuple[list[AssetCounts], int]:
                     never_read=facts.watermark is None and facts.verified_at is None,
                     unreadable=tuple(one.text for one in facts.unreadable),
                     counts=counts.get(key, {}),
-                    owed=left.owed,
+                    failed=left.failed,
                     planned=left.planned,
                     level=facts.level,
                     by_time=DECLARED[facts.job_type].by_time,
@@ -179,7 +179,7 @@ def group(assets: Sequence[AssetCounts], since: datetime) -> Document:
         },
         "hidden": total["hidden"],
         "quarantined": total["quarantined"],
-        "owed": sum(asset.owed for asset in assets),
+        "owed": sum(asset.failed for asset in assets),
         "planned": sum(asset.planned for asset in assets),
         "unreadable": sum(len(asset.unreadable) for asset in assets),
     }

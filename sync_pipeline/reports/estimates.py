@@ -52,9 +52,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class LevelCosts:
-    """What is left until all rows are ``usable``, and until all are ``complete``. The latter includes the
-    former.
-    """
+    """The cost until all rows are ``usable``, and the whole cost until all are ``complete``."""
 
     usable: Cost
     complete: Cost
@@ -73,7 +71,7 @@ def costs(job_type: JobType, unread: int, planned: int, pace: Pace) -> LevelCost
 
 
 def of_fleet(database: Database, settings: Settings) -> dict[str, dict[str, Any]]:
-    """What is left to read of every active repository, by server. See :func:`by_server`."""
+    """The estimate for every active repository, by server. See :func:`by_server`."""
     with database.connection() as conn:
         instances = {one.repo_id: one.instance for one in repos.list_all(conn, retired=False)}
         # Tokens decide nothing here: coverage and planned fetches are in our own tables.

@@ -1,4 +1,4 @@
-"""Health: whether the stored copy of an asset is complete and fresh, and the reasons if it is not.
+"""Health: whether the stored copy of an asset is covered and fresh, and the reasons if it is not.
 
 Belongs here: the verdict and its reasons. The asset check in Dagster, the command line's health gate and the
 status report all use it. It evaluates our own ledger and sends no request to a source.
@@ -293,7 +293,7 @@ class Facts:
 
     @property
     def fresh_at(self) -> datetime | None:
-        """Until when what is stored is known to be complete: the later of watermark and verified-at; a
+        """Until when everything is known to be covered: the later of watermark and verified-at; a
         watermark in revisions says nothing about time."""
         times = [t for t in (self.verified_at, self.watermark) if isinstance(t, datetime)]
         return max(times, default=None)
@@ -323,7 +323,7 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     if fresh is None:
         found[HealthReason.NEVER_SYNCED] = "no visit has finished successfully yet"
     elif now - fresh > stale_after:
-        found[HealthReason.STALE] = f"last complete at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
+        found[HealthReason.STALE] = f"last fresh at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
     if facts.gap:
         found[HealthReason.GAP] = f"not covered and no job will fill it: {in_words(facts.gap)}"
     if facts.queued:
@@ -380,7 +380,7 @@ class HealthResult:
 
     @property
     def lag_seconds(self) -> float | None:
-        """Seconds since what is stored was known to be complete; None before the first time."""
+        """Seconds since everything was known to be covered; None before the first time."""
         fresh = self.facts.fresh_at
         return None if fresh is None else max(0.0, round((self.evaluated_at - fresh).total_seconds(), 3))
 

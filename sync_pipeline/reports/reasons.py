@@ -128,8 +128,8 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "the source refuses us",
         svn="correct SCM_SVN_USERNAME and SCM_SVN_PASSWORD, or the rights on the server, then: "
         "scm-sync runner incremental --repo SPEC",
-        gitlab="either the token's user may not see it: give it at least the role Reporter; or the feature "
-        "is switched off for members: switch it on in the project's settings; then: "
+        gitlab="if the token's user may not see it, give it at least the role Reporter. If the feature is "
+        "switched off for members, switch it on in the project's settings. Then: "
         "scm-sync runner incremental --repo SPEC",
     ),
     HealthReason.DISABLED: ReasonText(

@@ -276,7 +276,7 @@ def _level(
     return {
         "level": None if facts.level is None else str(facts.level),
         "planned_fetches": left.planned,
-        "failed_fetches": left.owed,
+        "failed_fetches": left.failed,
         "complete_until": plain_mark(left.complete_until(facts.watermark)) if is_whole else None,
         "estimate": None if cost is None else cost.document(),
     }

@@ -307,7 +307,7 @@ def test_a_terminal_lists_the_worst_assets_and_counts_the_others(database: Datab
     document = status(database, SETTINGS)
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(reports.status_table(document, 80))
-    assert console.export_text().count("complete never") == reports.MAX_LISTED
+    assert console.export_text().count("fresh never") == reports.MAX_LISTED
     [line] = reports.status_left_out(document)
     assert line.startswith("and 10 more assets (")
     assert len(reports.status_rows(document)) == 60
@@ -677,7 +677,7 @@ def test_a_terminal_of_80_columns_shows_the_whole_name_and_the_reason(
         "revisions",
     ]
     below = " ".join(line.strip() for line in lines[first + 1 : first + 3])
-    assert below.startswith("r1001 to r1400; complete 0 s ago; 1 gap; last run none; gap")
+    assert below.startswith("r1001 to r1400; fresh 0 s ago; 1 gap; last run none; gap")
 
 
 def test_what_is_covered_apart_from_the_origin_is_not_called_nothing(database: Database) -> None:
