@@ -16,7 +16,7 @@ import dagster as dg
 
 from sync_pipeline.core.formatting import requests_and_time
 from sync_pipeline.core.job_types import DECLARED
-from sync_pipeline.core.model import JobReport, JobType, Kind, Repository
+from sync_pipeline.core.model import JobReport, JobType, Kind, Mode, Repository
 from sync_pipeline.database.pool import Database
 from sync_pipeline.facts import stored_rows
 from sync_pipeline.facts.stored_rows import StoredRows
@@ -130,11 +130,14 @@ def _level_metadata(verdict: health.HealthResult, costs: estimates.LevelCosts | 
 def run_metadata(repository: Repository, report: JobReport) -> dict[str, Any]:
     """The requests and counters of the job behind a materialization."""
     svn = repository.kind is Kind.SVN
+    window = f"from the watermark to {'HEAD' if svn else 'now'}"
+    if report.window is not None:
+        window = str(report.window)
+    elif report.mode is Mode.REPAIR:
+        window = "planned fetches"
     run: dict[str, Any] = {
         "mode": str(report.mode),
-        "window": str(report.window)
-        if report.window is not None
-        else f"from the watermark to {'HEAD' if svn else 'now'}",
+        "window": window,
         "rows_read": report.counts.read,
         "inserted": report.counts.inserted,
         "updated": report.counts.updated,

@@ -176,7 +176,7 @@ class Run(RowCounts):
     job: JobType
     mode: Mode
     window: WindowRange | None
-    """The window of the job; null: from the watermark on."""
+    """The window of the job; null: from the watermark on, or planned fetches (mode repair)."""
     trigger: str
     actor: str
     reason: str
