@@ -278,6 +278,7 @@ REVIEW_EVENTS = Table(
         actor=_account("reviewer", "actor", "id", "username", "name"),
         occurred_at=_column("ts", "timestamptz", "occurred_at"),
         resolved_by=_account("resolved_by", "resolved_by", "id", "username"),
+        time_precision=(),
     ),
     key=("mr_iid", "source_event_id"),
     hashes=("content_hash",),
