@@ -185,8 +185,8 @@ class ReviewEventRow:
 
     ``duplicate_of`` names the structured event of the same fact; such a note has the kind ``system``.
     ``is_reply``: not the first note of its discussion. ``details`` are of the kind (people added and removed,
-    the label, the number of commits). ``time_precision`` is ``second`` for times in whole seconds, which
-    GraphQL gives, and ``millisecond`` for all others.
+    the label, the number of commits). ``time_precision`` is ``second`` or ``millisecond``: the unit to which
+    the source gave the times.
     """
 
     mr_iid: int
