@@ -389,8 +389,9 @@ class JobRequest:
     source's end. ``reread`` also reads covered windows. ``from_raw`` (mode ``repair``) fills columns from the
     stored JSON without a request to the source; its window selects facts, not coverage. ``quarantine`` (mode
     ``repair``) are the entries of quarantine to retry, and nothing else. ``only_differences`` (mode
-    ``repair``) reads only the differences in its window again. ``depth`` is that of a ``probe``, which ends
-    after ``max_calls`` requests to the source, if set.
+    ``repair``) reads only the differences in its window again. ``only_deferred`` (mode ``repair``, without a
+    window) reads the planned deferred fetches of the asset, and nothing else: a completion job. ``depth`` is
+    that of a ``probe``, which ends after ``max_calls`` requests to the source, if set.
 
     ``job_id`` is the job that a plan dispatched, which is claimed as it is. None: the job is made or found.
     """
@@ -409,6 +410,7 @@ class JobRequest:
     from_raw: bool = False
     quarantine: tuple[int, ...] = ()
     only_differences: bool = False
+    only_deferred: bool = False
     depth: Depth | None = None
     max_calls: int | None = None
 
