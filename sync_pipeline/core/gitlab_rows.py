@@ -30,6 +30,15 @@ class Person:
     name: str | None
 
 
+Who = int | str | None
+"""A person: the number of the account, else the user name."""
+
+
+def who(person: Person) -> Who:
+    """The identity of an account for comparisons."""
+    return person.username if person.user_id is None else person.user_id
+
+
 class RefKind(StrEnum):
     """The kind of a ref."""
 
@@ -242,6 +251,10 @@ class ReviewSet:
     source if ``events`` lacks it. ``approvals`` and ``reviewers`` are the current sets, None if they could
     not be read. ``notes_counted`` is how many comments the server counts, including hidden ones. ``mr_id`` is
     the number of the merge request within the instance, None if it is not known.
+
+    ``kept`` are further details that are complete without a request. ``seen`` are sets of people that
+    GraphQL showed, without times: they add to what is stored and remove nothing. A ``partial`` review holds
+    some details of a review that was read before, and leaves the others as they are.
     """
 
     mr_iid: int
@@ -254,6 +267,9 @@ class ReviewSet:
     deferred: tuple[DeferredFetch, ...] = ()
     mr_id: int | None = None
     notes_counted: int | None = None
+    kept: frozenset[str] = frozenset()
+    seen: frozenset[str] = frozenset()
+    partial: bool = False
 
     @property
     def notes_hidden(self) -> int | None:
@@ -266,3 +282,25 @@ class ReviewSet:
 
 ReviewPage = Page[tuple[ReviewSet, ...]]
 """The reviews of the merge requests of one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReview:
+    """What is stored of a merge request and its review.
+
+    ``complete`` are the details that were read to their end at full precision and have no open deferred
+    fetch. ``status``, ``labels``, ``milestone`` and ``head_sha`` are of the stored row. ``approvers`` and
+    ``reviewers`` (with their states) are the open ones. ``approval_notes`` are the ids of the stored notes
+    about approvals. ``is_entangled``: a system note repeats a state, label or milestone event.
+    """
+
+    complete: frozenset[str] = frozenset()
+    status: str | None = None
+    labels: frozenset[str] = frozenset()
+    milestone: str | None = None
+    head_sha: str | None = None
+    approvers: frozenset[Who] = frozenset()
+    reviewers: Mapping[Who, str | None] | None = None
+    approval_notes: frozenset[str] = frozenset()
+    has_milestone_events: bool = False
+    is_entangled: bool = False
