@@ -54,10 +54,11 @@ from sync_pipeline.facts.tables import (
     REVIEW_EVENTS,
     VERSIONS,
 )
+from sync_pipeline.sources.gitlab.batches import note_of
 from sync_pipeline.sources.gitlab.fields import commit, payload
 from sync_pipeline.sources.gitlab.lists import LISTS
 from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
-from sync_pipeline.sources.gitlab.reviews import note, resource_event, without_duplicates
+from sync_pipeline.sources.gitlab.reviews import resource_event, without_duplicates
 from sync_pipeline.sync.attempt import Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss
 from sync_pipeline.sync.pages import Batch, FactStore, write_page
@@ -357,7 +358,7 @@ def _add_review(page: _Page, stored: Sequence[Stored]) -> None:
 def _event(stored: Stored) -> ReviewEventRow:
     iid, origin = stored["mr_iid"], Origin(stored["origin"])
     if origin is Origin.NOTE:
-        row = note(stored["raw"], iid, stored["discussion_id"], stored["is_reply"])
+        row = note_of(stored["raw"], iid, stored["discussion_id"], stored["is_reply"])
     else:
         row = resource_event(stored["raw"], iid, origin)
     _check_identity(row.event_id, stored["source_event_id"])

@@ -210,6 +210,30 @@ class GitLab(Namespaces):
                 request.updated_at = now
             return note
 
+    def comment_on_commit(self, project: Project, sha: str, author: Row | None, body: str) -> Note:
+        """Write a comment on a commit. GraphQL shows it among the notes of a merge request that has the
+        commit; REST does not."""
+        with self.lock:
+            number, now = self.next_id("note"), stamp(self.clock.now())
+            row: Row = {
+                "id": number,
+                "type": None,
+                "body": body,
+                "author": author,
+                "created_at": now,
+                "updated_at": now,
+                "system": False,
+                "noteable_id": None,
+                "noteable_type": "Commit",
+                "project_id": project.id,
+                "commit_id": sha,
+                "resolvable": False,
+                "internal": False,
+            }
+            note = Note(row=row, discussion_id=discussion_id(number), individual=True)
+            project.commit_notes.append(note)
+            return note
+
     def edit_note(self, request: MergeRequest, note: Note, body: str, *, bump: bool = False) -> None:
         """Change a note's text. The merge request's ``updated_at`` moves only with ``bump``."""
         with self.lock:

@@ -90,6 +90,9 @@ class Namespaces:
             for project in self.projects.values():
                 for request in project.merge_requests.values():
                     _replace_person(request, int(user["id"]), heir)
+                for note in project.commit_notes:
+                    if note.row["author"] is user:
+                        note.row["author"] = heir
             self.users.pop(int(user["id"]), None)
             for token in self.tokens.values():
                 token.revoked = token.revoked or token.user["id"] == user["id"]

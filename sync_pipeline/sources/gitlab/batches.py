@@ -42,7 +42,7 @@ DiffRefs = tuple[str | None, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class BatchReview:
-    """What GraphQL gives of one merge request.
+    """The part of one merge request that GraphQL gives.
 
     ``review`` has the notes, with times in whole seconds, the approvers and the reviewers. An approval has
     the time of the note about it, and a reviewer no time. ``commit_shas`` are newest first, as the server
@@ -126,7 +126,7 @@ class BatchReader:
         self._grow(len(rows))
         return list(_found(answer, by_iid))
 
-    def _ask(self, query: str, variables: Mapping[str, Any]) -> graphql.Answer | None:
+    def _ask(self, query: str, variables: Mapping[str, Any]) -> graphql.QueryResult | None:
         """The answer about our project; None after a reason to step down. Raises Transient with the code
         ``graphql.TOO_LARGE``.
         """
@@ -205,7 +205,7 @@ class BatchReader:
         return next((node for _, node in _nodes(answer, {iid: found.row})), {})
 
 
-def _nodes(answer: graphql.Answer, rows: Mapping[str, MergeRequestRow]) -> Iterable[tuple[int, Node]]:
+def _nodes(answer: graphql.QueryResult, rows: Mapping[str, MergeRequestRow]) -> Iterable[tuple[int, Node]]:
     """The merge requests of an answer that are among ``rows``, each with its position in the answer."""
     listed = (answer.data["project"].get("mergeRequests") or {}).get("nodes") or ()
     for index, node in enumerate(listed):
@@ -215,7 +215,7 @@ def _nodes(answer: graphql.Answer, rows: Mapping[str, MergeRequestRow]) -> Itera
             yield index, node
 
 
-def _found(answer: graphql.Answer, rows: Mapping[str, MergeRequestRow]) -> Iterable[_Found]:
+def _found(answer: graphql.QueryResult, rows: Mapping[str, MergeRequestRow]) -> Iterable[_Found]:
     """The merge requests of an answer whose notes came, as far as the first page holds them."""
     for index, node in _nodes(answer, rows):
         paths = [path[4:] for path in answer.failed if path[3:4] in ((index,), ())]

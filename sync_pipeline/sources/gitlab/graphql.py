@@ -29,6 +29,7 @@ _NOTE = """
 fragment note on Note {
   id body createdAt updatedAt system <internal> noteableType
   author { id username name }
+
   resolvable resolved resolvedAt resolvedBy { id username name }
   position { diffRefs { baseSha startSha headSha } oldPath newPath oldLine newLine positionType }
   discussion { id }
@@ -36,7 +37,7 @@ fragment note on Note {
 """
 # Which user asks shows whether the token arrived: without it only public notes come.
 _MERGE_REQUESTS = """
-query(%s) {
+query %s {
   currentUser { id }
   project(fullPath: $path) {
     id
@@ -48,7 +49,7 @@ query(%s) {
 BATCH = (
     _MERGE_REQUESTS
     % (
-        "$path: ID!, $iids: [String!], $count: Int",
+        "reviews($path: ID!, $iids: [String!], $count: Int)",
         """
       notes(first: $count) { nodes { ...note } pageInfo { hasNextPage endCursor } }
       approvedBy(first: 100) { nodes { id username name } pageInfo { hasNextPage } }
@@ -57,12 +58,12 @@ BATCH = (
     )
     + _NOTE
 )
-"""What is read of several merge requests at once: ``path``, ``iids``, and the ``count`` of notes of each."""
+"""The first page of merge requests: ``iids`` of the project at ``path``, with ``count`` notes each."""
 
 MORE_NOTES = (
     _MERGE_REQUESTS
     % (
-        "$path: ID!, $iids: [String!], $count: Int, $after: String",
+        "notes($path: ID!, $iids: [String!], $count: Int, $after: String)",
         "notes(first: $count, after: $after) { nodes { ...note } pageInfo { hasNextPage endCursor } }",
     )
     + _NOTE
@@ -70,7 +71,7 @@ MORE_NOTES = (
 """A further page of the notes of one merge request, ``after`` a cursor."""
 
 MORE_COMMITS = _MERGE_REQUESTS % (
-    "$path: ID!, $iids: [String!], $count: Int, $after: String",
+    "commits($path: ID!, $iids: [String!], $count: Int, $after: String)",
     "commits(first: $count, after: $after) { nodes { sha } pageInfo { hasNextPage endCursor } }",
 )
 """A further page of the commits of one merge request, ``after`` a cursor."""
@@ -90,6 +91,9 @@ _PART_OF_FIELD = {name: name for name in _PARTS} | {
     "mergeRequestInteraction": "reviewers",
     "reviewState": "reviewers",
 }
+OPTIONAL_FIELDS = frozenset(_PART_OF_FIELD)
+"""The names of fields that a server may lack."""
+
 _FIELD = re.compile(r"Field '(\w+)' doesn't exist on type '\w+'")
 _LIMIT = re.compile(r"\b(complexity|depth|time(d)?[ -]?out)\b", re.IGNORECASE)
 # Errors of one answer that may be smaller next time, and those of a server without this GraphQL.
@@ -101,14 +105,14 @@ Path = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class QueryResult:
     """The ``data`` of an answer. ``failed`` are the paths of those parts that the server could not give."""
 
     data: Mapping[str, Any]
     failed: tuple[Path, ...] = ()
 
 
-def ask(client: Client, query: str, variables: Mapping[str, Any]) -> Answer:
+def ask(client: Client, query: str, variables: Mapping[str, Any]) -> QueryResult:
     """The answer to a query of this module. A field that the server does not have is left out, and for the
     whole process.
 
@@ -128,8 +132,8 @@ def ask(client: Client, query: str, variables: Mapping[str, Any]) -> Answer:
             raise
         lacking = unknown_fields(data)
         if not lacking:
-            return answer_of(data)
-        if lacking <= unknown or not lacking <= _PART_OF_FIELD.keys():
+            return result_of(data)
+        if lacking <= unknown or not lacking <= OPTIONAL_FIELDS:
             raise Permanent(f"the server does not know {', '.join(sorted(lacking))}", code=REFUSED)
         instance.unknown_fields = instance.unknown_fields | lacking
 
@@ -154,7 +158,7 @@ def unknown_fields(data: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def answer_of(data: Any) -> Answer:
+def result_of(data: Any) -> QueryResult:
     """The meaning of a response with status 200. Raises as :func:`ask` does."""
     content = data.get("data") if isinstance(data, dict) else None
     failed: list[Path] = []
@@ -168,7 +172,7 @@ def answer_of(data: Any) -> Answer:
         failed.append(tuple(path))
     if not isinstance(content, dict):
         raise Permanent("the answer has neither data nor errors", code=REFUSED)
-    return Answer(content, tuple(failed))
+    return QueryResult(content, tuple(failed))
 
 
 def _errors(data: Any) -> list[Mapping[str, Any]]:

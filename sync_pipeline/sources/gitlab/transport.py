@@ -338,9 +338,9 @@ class Client:
     def query(self, text: str, variables: Mapping[str, Any]) -> Response:
         """The response to one GraphQL query, which only reads; ``data`` is as received, errors included.
 
-        Raises as :meth:`get` does. A query is sent again only after a refused connection or too many
-        requests: one that is too slow or fails is better repeated in smaller parts. Raises AnswerCut if the
-        connection broke during the response.
+        Raises as :meth:`get` does, and AnswerCut if the connection broke during the response. A query is sent
+        again only after a refused connection or too many requests. The caller repeats one that is too slow in
+        smaller parts.
         """
         url = f"{self.instance.url}/api/graphql"
         response = self.api.session.post(url, json={"query": text, "variables": dict(variables)})
