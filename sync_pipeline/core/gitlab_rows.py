@@ -30,13 +30,9 @@ class Person:
     name: str | None
 
 
-Who = int | str | None
-"""A person: the number of the account, else the user name."""
-
-
-def who(person: Person) -> Who:
-    """The identity of an account for comparisons."""
-    return person.username if person.user_id is None else person.user_id
+def who(person: Person) -> str:
+    """The identity of an account: its number, else ``@`` and the user name."""
+    return f"@{person.username}" if person.user_id is None else str(person.user_id)
 
 
 class RefKind(StrEnum):
@@ -288,19 +284,20 @@ ReviewPage = Page[tuple[ReviewSet, ...]]
 class StoredReview:
     """What is stored of a merge request and its review.
 
-    ``complete`` are the details that were read to their end at full precision and have no open deferred
+    ``read_as_of`` is the ``updated_at`` of the merge request at the latest reading, None if there was none.
+    ``complete`` are the details that were read to their end at full precision then, and have no open deferred
     fetch. ``status``, ``labels``, ``milestone`` and ``head_sha`` are of the stored row. ``approvers`` and
-    ``reviewers`` (with their states) are the open ones. ``approval_notes`` are the ids of the stored notes
-    about approvals. ``is_entangled``: a system note repeats a state, label or milestone event.
+    ``reviewers`` (with their states) are the present ones, as :func:`who` names them. ``notes`` are the
+    columns of the present notes by their event ids.
     """
 
+    read_as_of: datetime | None = None
     complete: frozenset[str] = frozenset()
     status: str | None = None
     labels: frozenset[str] = frozenset()
     milestone: str | None = None
     head_sha: str | None = None
-    approvers: frozenset[Who] = frozenset()
-    reviewers: Mapping[Who, str | None] | None = None
-    approval_notes: frozenset[str] = frozenset()
+    approvers: frozenset[str] = frozenset()
+    reviewers: Mapping[str, str | None] = field(default_factory=dict)
+    notes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     has_milestone_events: bool = False
-    is_entangled: bool = False

@@ -8,11 +8,11 @@ among repositories.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sync_pipeline.core.gitlab_rows import MergeRequestRow, StoredReview, Who
+from sync_pipeline.core.gitlab_rows import MergeRequestRow, StoredReview
 
 NOTES = "notes"
 STATE_EVENTS = "state_events"
@@ -34,16 +34,18 @@ CONFIRM_AFTER = timedelta(hours=1)
 """Time before a list without a sign of a change is read again. Several updates within it cost one reading."""
 
 _RECENT = timedelta(days=90)
+_ABOUT_APPROVALS = frozenset({"approve", "unapprove"})
+
 
 @dataclass(frozen=True, slots=True)
 class SeenReview:
     """What GraphQL showed of a review. ``same_notes``: its notes are the stored ones, at the precision of a
-    second. ``approvers`` and ``reviewers`` are None where they did not come. ``is_entangled`` as in
-    :class:`~sync_pipeline.core.gitlab_rows.StoredReview`."""
+    second. ``approvers`` and ``reviewers`` are None where they did not come. ``is_entangled``: a system note,
+    of GraphQL or stored, may repeat a state, label or milestone event."""
 
     same_notes: bool
-    approvers: frozenset[Who] | None
-    reviewers: Mapping[Who, str | None] | None
+    approvers: frozenset[str] | None
+    reviewers: Mapping[str, str | None] | None
     is_entangled: bool
 
 
@@ -101,7 +103,7 @@ def plan_by_graphql(
         sort(APPROVALS, seen.same_notes and seen.approvers == stored.approvers)
     if row.reviewers:
         sort(REVIEWERS, seen.reviewers is not None and seen.reviewers == stored.reviewers)
-    if (stored.is_entangled or seen.is_entangled) and changed & {NOTES, *EVENTS}:
+    if seen.is_entangled and changed & {NOTES, *EVENTS}:
         # Which note repeats which event is decided with all of them.
         together = {NOTES, *EVENTS} - (kept & {MILESTONE_EVENTS})
         changed |= together
@@ -110,18 +112,16 @@ def plan_by_graphql(
     return ReviewPlan(frozenset(changed), frozenset(unsure), frozenset(kept))
 
 
-def needs_approvals(
-    row: MergeRequestRow, stored: StoredReview, notes: Collection[str], approve_notes: Collection[str]
-) -> bool:
-    """Whether only a request can tell who approves, by REST. ``notes`` are the ids of all notes about
-    approvals that came, ``approve_notes`` of those that approve.
+def needs_approvals(row: MergeRequestRow, stored: StoredReview, notes: Mapping[str, str]) -> bool:
+    """Whether only a request can tell who approves, by REST. ``notes`` are the kinds of all notes that came,
+    by their ids.
 
     Nobody approves without a note. A push may take approvals away without one, so a new head counts too."""
+    about = {event_id for event_id, kind in notes.items() if kind in _ABOUT_APPROVALS}
     if APPROVALS not in stored.complete:
-        return bool(approve_notes) or bool(stored.approvers)
-    if frozenset(notes) != stored.approval_notes:
-        return True
-    return bool(stored.approvers) and row.head_sha != stored.head_sha
+        return "approve" in notes.values() or bool(stored.approvers)
+    known = {key for key, note in stored.notes.items() if note["event_type"] in _ABOUT_APPROVALS}
+    return about != known or (bool(stored.approvers) and row.head_sha != stored.head_sha)
 
 
 def priority(row: MergeRequestRow, now: datetime) -> int:
@@ -138,8 +138,3 @@ def _may_have_milestones(row: MergeRequestRow, stored: StoredReview, has_milesto
 
 def _status(row: MergeRequestRow) -> str:
     return "open" if row.state == "opened" else row.state
-
-
-def names(details: Iterable[str]) -> str:
-    """The details in one line."""
-    return ", ".join(sorted(details))
