@@ -98,6 +98,22 @@ SELECT commit_sha AS sha, title, message, author_name, author_email, authored_at
   FROM scm.git_commits
  WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
 
+-- name: commit_chains
+-- Follows first parents from the head of each merge request to its merge base. A chain without a merge has
+-- exactly its commits, because no commit above the merge base is in the target branch.
+WITH RECURSIVE chain AS (
+    SELECT s.iid, s.base, s.head AS sha, 0 AS position
+      FROM json_to_recordset(%(rows)s) AS s (iid bigint, head text, base text)
+    UNION ALL
+    SELECT c.iid, c.base, g.parents[1], c.position + 1
+      FROM chain AS c
+      JOIN scm.git_commits AS g ON g.repo_id = %(repo_id)s AND g.commit_sha = c.sha
+     WHERE c.sha <> c.base AND cardinality(g.parents) = 1 AND c.position < %(limit)s
+)
+SELECT iid, array_agg(sha ORDER BY position) AS shas FROM chain
+ GROUP BY iid, base
+HAVING (array_agg(sha ORDER BY position DESC))[1] = base
+
 -- name: unread_heads
 -- Lists open merge requests whose branch moved, in this repository or in a registered fork. The margin
 -- covers a branch that moved between the server's response and read_at.

@@ -23,6 +23,8 @@ from sync_pipeline.facts.tables import MERGE_REQUEST_COMMITS, MERGE_REQUESTS, VE
 
 _SQL = queries("merge_requests")
 
+Commits = tuple[CommitRow, ...]
+
 
 # The upsert. The newer version of the source wins, then the later observation. A stored time in the server's
 # future is no newer version: that clock was set back, or the time was wrong. Columns of versions, and sets of
@@ -273,21 +275,43 @@ def stored_heads(conn: Connection, repo_id: int, ids: Mapping[int, int]) -> dict
     }
 
 
-def stored_commits(conn: Connection, repo_id: int, shas: Iterable[str]) -> dict[str, CommitRow]:
-    """The stored commits among ``shas``, with what the list of a merge request has of them."""
-    rows = conn.execute(_SQL["stored_commits"], {"repo_id": repo_id, "shas": list(shas)})
-    return {
-        row["sha"]: CommitRow(
-            parents=None,
-            authored_raw=None,
-            committed_raw=None,
-            additions=None,
-            deletions=None,
-            web_url=None,
-            **row | {"flags": tuple(row["flags"])},
-        )
-        for row in rows
-    }
+# Commits that are looked up for one merge request. One with more is asked for its list.
+_LONGEST_CHAIN = 250
+
+
+def known_commits(conn: Connection, repo_id: int, rows: Iterable[MergeRequestRow]) -> dict[int, Commits]:
+    """The commits of those merge requests whose branch is stored whole, by number, newest first. ``rows``
+    have their versions: a branch goes from the head of the newest one to its merge base.
+    """
+    asked = []
+    for row in rows:
+        newest = max(row.versions or (), key=lambda version: version.version_id, default=None)
+        if (
+            newest is not None
+            and newest.head_sha == row.head_sha
+            and newest.base_sha not in (None, row.head_sha)
+        ):
+            asked.append({"iid": row.iid, "head": row.head_sha, "base": newest.base_sha})
+    if not asked:
+        return {}
+    params = {"repo_id": repo_id, "rows": recordset(asked), "limit": _LONGEST_CHAIN}
+    # Without the merge base.
+    chains = {row["iid"]: row["shas"][:-1] for row in conn.execute(_SQL["commit_chains"], params)}
+    shas = {sha for chain in chains.values() for sha in chain}
+    found = {row["sha"]: row for row in conn.execute(_SQL["stored_commits"], params | {"shas": list(shas)})}
+    return {iid: tuple(_stored_commit(found[sha]) for sha in chain) for iid, chain in chains.items()}
+
+
+def _stored_commit(row: dict[str, Any]) -> CommitRow:
+    return CommitRow(
+        parents=None,
+        authored_raw=None,
+        committed_raw=None,
+        additions=None,
+        deletions=None,
+        web_url=None,
+        **row | {"flags": tuple(row["flags"])},
+    )
 
 
 def unread_heads(conn: Connection, repo_id: int, project_id: int, instance: str) -> list[int]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from sync_pipeline.core.errors import Cancelled, SyncError
 from sync_pipeline.core.gitlab_rows import (
@@ -45,6 +46,8 @@ _TOGETHER = frozenset({levels.NOTES, *levels.EVENTS})
 _PLANNED_AT_ONCE = 50
 # Planned details of as many merge requests, if each has all of them.
 _DETAILS_AT_ONCE = _PLANNED_AT_ONCE * len(levels.REVIEW_DETAILS)
+# Merge requests whose approvals are asked for with a filter of the list. It costs up to two requests.
+_MIN_FILTERED = 3
 _PLANNED = "not read yet: planned"
 _NOT_LISTED = "the server does not list it"
 
@@ -102,33 +105,30 @@ class DetailReader:
         versions and commits. A large page is read to the usable level, and the rest of its details is
         planned, if the server has GraphQL. Raises as the readers do."""
         fully = fully or self._rereads
-        heads: Mapping[int, StoredHead] = {}
-        unread: Collection[int] = ()
+        state = _State(fully)
         with self._database.connection() as conn:
-            if JobType.MERGE_REQUESTS in job_types and not (children or self._rereads):
-                ids = {row.iid: row.mr_id for row in page.rows}
-                heads = merge_requests.stored_heads(conn, self._repo_id, ids)
+            if JobType.MERGE_REQUESTS in job_types:
+                if not (children or self._rereads):
+                    ids = {row.iid: row.mr_id for row in page.rows}
+                    state.heads = merge_requests.stored_heads(conn, self._repo_id, ids)
+                state.stale = {
+                    row.iid for row in page.rows if _needs_children(row, state.heads.get(row.iid), None)
+                }
             if JobType.REVIEWS in job_types:
-                unread = {row.iid for row in page.rows}
-                if not fully and page.rows:
-                    refused = self._refusals[JobType.REVIEWS].refused
-                    known = reviews.reviews_as_of(conn, self._repo_id, page.rows, refused)
-                    unread = {row.iid for row in page.rows if known.get(row.iid) != row.updated_at}
-        stale = {
-            row.iid
-            for row in page.rows
-            if JobType.MERGE_REQUESTS in job_types and _needs_children(row, heads.get(row.iid), None)
-        }
-        asked = [row for row in page.rows if row.iid in unread or row.iid in stale]
-        seen = {} if fully else self._seen(asked)
-        is_small = len(asked) <= levels.AT_ONCE
-        by_rest = sum(row.iid not in seen for row in asked)
-        for part in [page] if is_small or by_rest <= levels.AT_ONCE else parts_of(page):
+                refused = self._refusals[JobType.REVIEWS].refused
+                known = {} if fully else reviews.reviews_as_of(conn, self._repo_id, page.rows, refused)
+                unread = [row for row in page.rows if known.get(row.iid) != row.updated_at]
+                state.unread = {row.iid for row in unread}
+                if unread and not fully:
+                    state.stored = reviews.stored_reviews(conn, self._repo_id, unread)
+        asked = [row for row in page.rows if row.iid in state.unread or row.iid in state.stale]
+        state.seen = {} if fully else self._seen(asked)
+        state.is_small = len(asked) <= levels.AT_ONCE
+        by_rest = sum(row.iid not in state.seen for row in asked)
+        for part in [page] if state.is_small or by_rest <= levels.AT_ONCE else parts_of(page):
             yield (
-                self._children(part, stale, heads, seen, is_small=is_small),
-                self._reviews(part, unread, seen, is_small=is_small, fully=fully)
-                if JobType.REVIEWS in job_types
-                else None,
+                self._children(part, state),
+                self._reviews(part, state) if JobType.REVIEWS in job_types else None,
             )
 
     def _seen(self, rows: Sequence[MergeRequestRow]) -> Mapping[int, BatchReview]:
@@ -142,62 +142,39 @@ class DetailReader:
             )
         return self._batches.read(rows)
 
-    def _children(
-        self,
-        page: MergeRequestPage,
-        stale: Collection[int],
-        heads: Mapping[int, StoredHead],
-        seen: Mapping[int, BatchReview],
-        *,
-        is_small: bool,
-    ) -> MergeRequestPage:
+    def _children(self, page: MergeRequestPage, state: _State) -> MergeRequestPage:
         rows = [
             row
             for row in page.rows
-            if row.iid in stale and _needs_children(row, heads.get(row.iid), seen.get(row.iid))
+            if row.iid in state.stale
+            and _needs_children(row, state.heads.get(row.iid), state.seen.get(row.iid))
         ]
-        now = [row for row in rows if is_small or row.iid not in seen]
-        refused = self._refusals[JobType.MERGE_REQUESTS].refused
-        later = [
-            fetch
-            for row in rows
-            if not is_small and row.iid in seen
-            for fetch in self._planned(row, set(_CHILDREN) - refused)
-        ]
-        commits = self._known_commits(now, seen)
-        found = self._reader.complete(page, {row.iid: _CHILDREN for row in now}, commits)
+        now = {row.iid for row in rows if state.is_now(row)}
+        details = set(_CHILDREN) - self._refusals[JobType.MERGE_REQUESTS].refused
+        later = [fetch for row in rows if row.iid not in now for fetch in self._planned(row, details)]
+        found = self._reader.complete(page, now, partial(self._known_commits, state.seen))
         return replace(found, deferred=(*found.deferred, *later))
 
     def _known_commits(
-        self, rows: Sequence[MergeRequestRow], seen: Mapping[int, BatchReview]
+        self, seen: Mapping[int, BatchReview], rows: Sequence[MergeRequestRow]
     ) -> dict[int, tuple[CommitRow, ...]]:
-        """The commits of those of ``rows`` whose commits GraphQL named and that are all stored."""
-        named = {row.iid: shas for row in rows if row.iid in seen and (shas := seen[row.iid].commit_shas)}
-        if not named:
-            return {}
-        with self._database.connection() as conn:
-            every = {sha for shas in named.values() for sha in shas}
-            stored = merge_requests.stored_commits(conn, self._repo_id, every)
-        return {
-            iid: tuple(stored[sha] for sha in shas)
-            for iid, shas in named.items()
-            if all(sha in stored for sha in shas)
+        """The commits of those of ``rows`` of which GraphQL gave them, or the repository has them all."""
+        shown = {
+            row.iid: commits
+            for row in rows
+            # An empty list may be one that the token may not see.
+            if row.iid in seen and (commits := seen[row.iid].commits) and commits[0].sha == row.head_sha
         }
+        with self._database.connection() as conn:
+            left = [row for row in rows if row.iid not in shown]
+            return merge_requests.known_commits(conn, self._repo_id, left) | shown
 
-    def _reviews(
-        self,
-        page: MergeRequestPage,
-        unread: Collection[int],
-        seen: Mapping[int, BatchReview],
-        *,
-        is_small: bool,
-        fully: bool,
-    ) -> ReviewPage | SyncError:
+    def _reviews(self, page: MergeRequestPage, state: _State) -> ReviewPage | SyncError:
         """The page of the reviews of ``page``, or the error that ended reading them."""
+        rows = [row for row in page.rows if row.iid in state.unread]
         try:
             with self._counted(JobType.REVIEWS):
-                rows = [row for row in page.rows if row.iid in unread]
-                sets = self._review_sets(rows, seen, is_small=is_small, fully=fully)
+                sets = self._review_reader.read(rows) if state.fully else self._review_sets(rows, state)
         except Cancelled:
             raise
         except SyncError as error:
@@ -217,19 +194,9 @@ class DetailReader:
             page.date,
         )
 
-    def _review_sets(
-        self,
-        rows: Sequence[MergeRequestRow],
-        seen: Mapping[int, BatchReview],
-        *,
-        is_small: bool,
-        fully: bool,
-    ) -> list[ReviewSet]:
-        if fully or not rows:
-            return self._review_reader.read(rows)
-        with self._database.connection() as conn:
-            stored = reviews.stored_reviews(conn, self._repo_id, rows)
-        milestones = self._may_have_milestones(rows, stored.values())
+    def _review_sets(self, rows: Sequence[MergeRequestRow], state: _State) -> list[ReviewSet]:
+        stored, seen = state.stored, state.seen
+        milestones = self._may_have_milestones(rows, stored)
         news = {
             row.iid: reviews.changed_notes(seen[row.iid].review.events, stored[row.iid].notes)
             for row in rows
@@ -246,11 +213,14 @@ class DetailReader:
             else levels.plan_by_rest(row, stored[row.iid], has_milestones=milestones)
             for row in rows
         }
-        now = [row for row in rows if is_small or row.iid not in seen]
+        now = [row for row in rows if state.is_now(row)]
+        approved = self._approved([row for row in now if row.iid not in seen], state)
         read = self._review_reader.read(
             now,
             {row.iid: plans[row.iid].changed for row in now},
-            lambda row, notes: row.iid in seen or levels.needs_approvals(row, stored[row.iid], notes),
+            lambda row, notes: (
+                row.iid in seen or row.iid in approved or levels.needs_approvals(row, stored[row.iid], notes)
+            ),
         )
         found = {one.mr_iid: one for one in read}
         sets: list[ReviewSet] = []
@@ -269,10 +239,22 @@ class DetailReader:
             sets.append(replace(one, kept=one.kept | plan.kept, deferred=fetches))
         return sets
 
-    def _may_have_milestones(self, rows: Sequence[MergeRequestRow], stored: Iterable[StoredReview]) -> bool:
+    def _approved(self, rows: Sequence[MergeRequestRow], state: _State) -> Collection[int]:
+        """Those of ``rows`` that may be approved without a note, by REST: only before the first reading. A
+        filter of the list tells it of many at once, if the server has it."""
+        if levels.APPROVALS in self._refusals[JobType.REVIEWS]:
+            return ()
+        first = [row.iid for row in rows if levels.APPROVALS not in state.stored[row.iid].complete]
+        if len(first) < _MIN_FILTERED:
+            return first
+        return self._review_reader.approved(first) or ()
+
+    def _may_have_milestones(
+        self, rows: Sequence[MergeRequestRow], stored: Mapping[int, StoredReview]
+    ) -> bool:
         """Whether merge requests may have events of milestones. The lists of milestones are read once in a
         visit, and only if they save more requests than they cost."""
-        if any(row.milestone is not None for row in rows) or any(one.has_milestone_events for one in stored):
+        if any(row.milestone is not None or stored[row.iid].has_milestone_events for row in rows):
             self._has_milestones = True
         if self._has_milestones is None:
             if len(rows) <= len(project.milestone_paths(self._visit.project)):
@@ -340,8 +322,8 @@ class DetailReader:
         children = wanted.get(JobType.MERGE_REQUESTS, {})
         of_reviews = wanted.get(JobType.REVIEWS)
         mrs = [row for row in rows if str(row.iid) in children]
-        commits = self._known_commits(mrs, self._seen(mrs))
-        listed = self._reader.complete(page, {row.iid: _CHILDREN for row in mrs}, commits)
+        known = partial(self._known_commits, self._seen(mrs))
+        listed = self._reader.complete(page, {row.iid for row in mrs}, known)
         lost = tuple(
             DeferredFetch(key, detail, _NOT_LISTED) for key in absent for detail in children.get(key, ())
         )
@@ -383,6 +365,24 @@ class DetailReader:
             replace(one, partial=True, mr_updated_at=stored[one.mr_iid].read_as_of or one.mr_updated_at)
             for one in self._review_reader.read(rows, details)
         ]
+
+
+@dataclass
+class _State:
+    """What is known of the merge requests of a page, by number. ``stale`` ones need versions and commits, and
+    ``unread`` ones their review. ``seen`` is what GraphQL showed. ``is_small``: all is read at once."""
+
+    fully: bool
+    heads: Mapping[int, StoredHead] = field(default_factory=dict)
+    stored: Mapping[int, StoredReview] = field(default_factory=dict)
+    seen: Mapping[int, BatchReview] = field(default_factory=dict)
+    stale: Collection[int] = ()
+    unread: Collection[int] = ()
+    is_small: bool = False
+
+    def is_now(self, row: MergeRequestRow) -> bool:
+        """Whether the details of ``row`` are read with its page. What GraphQL did not show is."""
+        return self.is_small or row.iid not in self.seen
 
 
 def _needs_children(row: MergeRequestRow, stored: StoredHead | None, seen: BatchReview | None) -> bool:

@@ -48,8 +48,8 @@ _KEPT = {
         "deleted_at",
         "parents_asked_at",
     },
-    "mrs": {"repo_id", "iid", "raw", "children_head", "children_target", "read_at", "deleted_at"}
-    | {"base_sha", "start_sha", "changes_count"},
+    "mrs": {"repo_id", "iid", "raw", "children_head", "children_target", "read_at", "versions_read_at"}
+    | {"base_sha", "start_sha", "changes_count", "deleted_at"},
     "mr_versions": {"repo_id", "mr_iid", "version_id", "raw"},
     "mr_commits": {"repo_id", "mr_iid", "position", "raw"},
     "review_events": {"repo_id", "mr_iid", "source_event_id", "origin", "raw", "discussion_id", "is_reply"}

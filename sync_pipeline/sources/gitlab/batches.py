@@ -15,6 +15,7 @@ from typing import Any
 from sync_pipeline.core.errors import Permanent, RowUnreadable, Transient
 from sync_pipeline.core.gitlab_rows import (
     ApprovalRow,
+    CommitRow,
     MergeRequestRow,
     Origin,
     ReviewerRow,
@@ -24,7 +25,7 @@ from sync_pipeline.core.gitlab_rows import (
 from sync_pipeline.core.model import QuarantinedRow
 from sync_pipeline.sources.gitlab import graphql
 from sync_pipeline.sources.gitlab.children import parallel_map
-from sync_pipeline.sources.gitlab.fields import is_sha, person, quarantined
+from sync_pipeline.sources.gitlab.fields import commit, is_sha, person, quarantined
 from sync_pipeline.sources.gitlab.reviews import approvals, note
 from sync_pipeline.sources.gitlab.transport import Client
 
@@ -45,13 +46,13 @@ class BatchReview:
     """The part of one merge request that GraphQL gives.
 
     ``review`` has the notes, with times in whole seconds, the approvers and the reviewers. An approval has
-    the time of the note about it, and a reviewer no time. ``commit_shas`` are newest first, as the server
-    lists them; None: not all came, or they are of another head. ``diff_refs`` are base, start and head of the
+    the time of the note about it, and a reviewer no time. ``commits`` are newest first, as the server lists
+    them; None: not all came, or they are of another head. ``diff_refs`` are base, start and head of the
     newest version; None: they did not come.
     """
 
     review: ReviewSet
-    commit_shas: tuple[str, ...] | None
+    commits: tuple[CommitRow, ...] | None
     diff_refs: DiffRefs | None
 
 
@@ -259,7 +260,7 @@ def _review(found: _Found) -> BatchReview:
         mr_id=row.mr_id,
         notes_counted=row.user_notes_count,
     )
-    return BatchReview(review, _shas(found, refs), refs)
+    return BatchReview(review, _commits(found, refs), refs)
 
 
 def _events(iid: int, nodes: Iterable[Any]) -> tuple[tuple[ReviewEventRow, ...], tuple[QuarantinedRow, ...]]:
@@ -313,12 +314,28 @@ def _diff_refs(node: Node) -> DiffRefs | None:
     return base, start, head
 
 
-def _shas(found: _Found, refs: DiffRefs | None) -> tuple[str, ...] | None:
+def _commits(found: _Found, refs: DiffRefs | None) -> tuple[CommitRow, ...] | None:
     """The commits; None if they did not all come, or belong to another head than the row's."""
     if found.shas is None or (refs is not None and refs[2] != found.row.head_sha):
         return None
-    shas = [one.get("sha") for one in found.shas]
-    return tuple(shas) if all(map(is_sha, shas)) else None
+    try:
+        return tuple(commit(_commit_as_rest(one)) for one in found.shas)
+    except RowUnreadable:
+        return None
+
+
+def _commit_as_rest(node: Node) -> dict[str, Any]:
+    return {
+        "id": node.get("sha"),
+        "title": node.get("title"),
+        "message": node.get("message"),
+        "author_name": node.get("authorName"),
+        "author_email": node.get("authorEmail"),
+        "authored_date": node.get("authoredDate"),
+        "committer_name": node.get("committerName"),
+        "committer_email": node.get("committerEmail"),
+        "committed_date": node.get("committedDate"),
+    }
 
 
 # The shape of a note --------------------------------------------------------------------------------------

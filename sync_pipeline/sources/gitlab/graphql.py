@@ -35,6 +35,9 @@ fragment note on Note {
   discussion { id }
 }
 """
+_COMMITS = """nodes {
+  sha title message authorName authorEmail authoredDate committerName committerEmail committedDate
+} pageInfo { hasNextPage endCursor }"""
 # Which user asks shows whether the token arrived: without it only public notes come.
 _MERGE_REQUESTS = """
 query %s {
@@ -72,7 +75,7 @@ MORE_NOTES = (
 
 MORE_COMMITS = _MERGE_REQUESTS % (
     "commits($path: ID!, $iids: [String!], $count: Int, $after: String)",
-    "commits(first: $count, after: $after) { nodes { sha } pageInfo { hasNextPage endCursor } }",
+    f"commits(first: $count, after: $after) {{ {_COMMITS} }}",
 )
 """A further page of the commits of one merge request, ``after`` a cursor."""
 
@@ -84,7 +87,7 @@ _PARTS = {
         "pageInfo { hasNextPage } }",
         "",
     ),
-    "commits": ("commits(first: 100) { nodes { sha } pageInfo { hasNextPage endCursor } }", ""),
+    "commits": (f"commits(first: 100) {{ {_COMMITS} }}", ""),
     "diffRefs": ("diffRefs { baseSha startSha headSha }", ""),
 }
 _PART_OF_FIELD = {name: name for name in _PARTS} | {

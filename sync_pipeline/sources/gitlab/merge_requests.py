@@ -45,6 +45,10 @@ versions and commits are stored.
 """
 
 
+KnownCommits = Callable[[Sequence[MergeRequestRow]], Mapping[int, tuple[CommitRow, ...]]]
+"""Returns, for rows with their versions, the commits that are known without a request, by number."""
+
+
 class MergeRequestReader:
     """Reads the merge requests of one project. One instance serves one job, with ``parallel`` requests at
     once. Without ``children`` versions and commits are never requested. Details in ``refusals`` are not
@@ -113,30 +117,27 @@ class MergeRequestReader:
                 yield _page(single, None, unlisted)
 
     def complete(
-        self,
-        page: MergeRequestPage,
-        wanted: Mapping[int, Collection[str]],
-        commits: Mapping[int, tuple[CommitRow, ...]] | None = None,
+        self, page: MergeRequestPage, wanted: Collection[int], known_commits: KnownCommits = lambda _: {}
     ) -> MergeRequestPage:
-        """``page`` with the ``wanted`` details of its rows, by their numbers: ``versions``, ``commits``. One
-        that cannot be read is deferred. ``commits`` are known already and not requested."""
+        """``page`` with versions and commits of the ``wanted`` rows, given by their numbers. What cannot be
+        read is deferred. The rows with their versions go to ``known_commits``; only the commits of the others
+        are requested."""
         fetches = DeferredFetches(self._refusals)
-        known = commits or {}
-
-        def completed(row: MergeRequestRow) -> MergeRequestRow:
-            details = wanted.get(row.iid, ())
-            return self._with_children(row, fetches, details, known.get(row.iid)) if details else row
-
-        complete = parallel_map(completed, page.rows, self._parallel) if wanted else list(page.rows)
+        rows = {row.iid: row for row in page.rows}
+        rows |= self._with_children([row for row in page.rows if row.iid in wanted], fetches, known_commits)
         fetches.settle(self.ask)
-        return replace(page, rows=tuple(complete), deferred=(*fetches.found, *page.deferred))
+        return replace(
+            page,
+            rows=tuple(rows[row.iid] for row in page.rows),
+            deferred=(*fetches.found, *page.deferred),
+        )
 
     def settle(self, iid: int) -> tuple[MergeRequestRow, tuple[DeferredFetch, ...]]:
         """One merge request with its versions and commits, and what of them cannot be read. Raises as the
         transport does, RowUnreadable where it cannot be stored."""
         fetches = DeferredFetches(self._refusals)
         found = merge_request(self._client.get(f"{self._path}/{iid}").data)
-        row = self._with_children(found, fetches, ("versions", "commits"))
+        (row,) = self._with_children([found], fetches, lambda _: {}).values()
         fetches.settle(self.ask)
         return row, fetches.found
 
@@ -147,14 +148,12 @@ class MergeRequestReader:
         path = f"{self._path}/{iid}"
         return refusal_of(self._client, path, path if detail == "detail" else f"{path}/{detail}", detail)
 
-    def _unread(self, found: Sequence[MergeRequestRow], known: Known) -> dict[int, Collection[str]]:
-        """The details to read of rows whose head is not among the stored ones."""
-        stored = known({row.iid: row.mr_id for row in found}) if found and self._children else {}
-        return {
-            row.iid: ("versions", "commits")
-            for row in found
-            if self._children and stored.get(row.iid) != (row.head_sha, row.target_branch)
-        }
+    def _unread(self, found: Sequence[MergeRequestRow], known: Known) -> set[int]:
+        """The numbers of rows whose head is not among the stored ones."""
+        if not found or not self._children:
+            return set()
+        stored = known({row.iid: row.mr_id for row in found})
+        return {row.iid for row in found if stored.get(row.iid) != (row.head_sha, row.target_branch)}
 
     def _single(self, iids: Sequence[Any]) -> tuple[list[Any], list[QuarantinedRow]]:
         """Merge requests requested one by one, and those that failed."""
@@ -171,29 +170,33 @@ class MergeRequestReader:
         return found, unlisted
 
     def _with_children(
-        self,
-        row: MergeRequestRow,
-        fetches: DeferredFetches,
-        wanted: Collection[str],
-        commits: tuple[CommitRow, ...] | None = None,
-    ) -> MergeRequestRow:
+        self, rows: Sequence[MergeRequestRow], fetches: DeferredFetches, known_commits: KnownCommits
+    ) -> dict[int, MergeRequestRow]:
+        found = parallel_map(lambda row: self._with_versions(row, fetches), rows, self._parallel)
+        known = known_commits(found) if found else {}
+
+        def with_commits(row: MergeRequestRow) -> MergeRequestRow:
+            commits = known.get(row.iid)
+            if commits is None:
+                commits = fetches.attempt(str(row.iid), "commits", lambda: self._commits(row.iid))
+            return replace(row, commits=commits)
+
+        return {row.iid: row for row in parallel_map(with_commits, found, self._parallel)}
+
+    def _with_versions(self, row: MergeRequestRow, fetches: DeferredFetches) -> MergeRequestRow:
         key = str(row.iid)
-        versions: tuple[MergeRequestVersion, ...] | None = None
-        if "versions" in wanted:
-            versions = fetches.attempt(key, "versions", lambda: self._versions(row.iid))
-        if "commits" in wanted and commits is None:
-            commits = fetches.attempt(key, "commits", lambda: self._commits(row.iid))
+        versions = fetches.attempt(key, "versions", lambda: self._versions(row.iid))
         if versions:
             newest = max(versions, key=lambda version: version.version_id)
             row = replace(
                 row, base_sha=newest.base_sha, start_sha=newest.start_sha, changes_count=newest.size or None
             )
-        elif row.head_sha is not None and "versions" in wanted:
+        elif row.head_sha is not None:
             path = f"{self._path}/{row.iid}"
             detail = fetches.attempt(key, "detail", lambda: merge_request(self._client.get(path).data))
             if detail is not None:
                 row = detail
-        return replace(row, versions=versions, commits=commits)
+        return replace(row, versions=versions)
 
     def _versions(self, iid: int) -> tuple[MergeRequestVersion, ...]:
         path = f"{self._path}/{iid}/versions"

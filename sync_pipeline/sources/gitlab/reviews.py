@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sync_pipeline.core.errors import AccessDenied, RowUnreadable, SourceGone
+from sync_pipeline.core.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.core.gitlab_rows import (
     ApprovalRow,
     MergeRequestRow,
@@ -26,11 +26,18 @@ from sync_pipeline.core.gitlab_rows import (
     ReviewSet,
 )
 from sync_pipeline.core.model import DeferredFetch, QuarantinedRow, Refusal
-from sync_pipeline.sources.gitlab.children import DeferredFetches, Refusals, parallel_map, refusal_of
+from sync_pipeline.sources.gitlab.children import (
+    OWN_ERRORS,
+    REFUSED,
+    DeferredFetches,
+    Refusals,
+    parallel_map,
+    refusal_of,
+)
 from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UnreadableRow
 from sync_pipeline.sources.gitlab.paging import named, pages, rows
-from sync_pipeline.sources.gitlab.transport import Client, project_path
+from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
 
 # Both belong to one act in one request to the server.
 _SAME_FACT = timedelta(seconds=10)
@@ -157,6 +164,31 @@ class ReviewReader:
         for one in fetches.found:
             deferred.setdefault(one.natural_key, []).append(one)
         return [replace(one, deferred=tuple(deferred.get(str(one.mr_iid), ()))) for one in found]
+
+    def approved(self, iids: Sequence[int]) -> frozenset[int] | None:
+        """Which of these merge requests somebody approves, by a filter of the list. None if the server does
+        not have the filter. Raises as the transport does for errors that concern more than this list.
+        """
+        try:
+            found = self._approved_by("Any", iids)
+            # A server without the filter lists the same for the opposite.
+            if len(found) == len(iids) and self._approved_by("None", iids):
+                return None
+        except (SourceGone, AccessDenied, Permanent, Transient) as error:
+            if error.code not in OWN_ERRORS | REFUSED:
+                raise
+            return None
+        return found
+
+    def _approved_by(self, whom: str, iids: Sequence[int]) -> frozenset[int]:
+        path = project_path(self._project_id, "merge_requests")
+        query: Params = {"state": "all", "scope": "all", "iids[]": list(iids), "approved_by_ids[]": [whom]}
+        return frozenset(
+            iid
+            for page in pages(self._client, path, query)
+            for data in rows(page, path)
+            if isinstance(data, dict) and isinstance(iid := data.get("iid"), int)
+        )
 
     def ask(self, iid: int, detail: str) -> Refusal | None:
         """How the server refuses a detail of one review; None if it is readable. Raises as the transport
