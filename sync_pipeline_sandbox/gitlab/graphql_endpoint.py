@@ -33,8 +33,8 @@ from starlette.responses import Response
 from sync_pipeline_sandbox.gitlab import access, responses
 from sync_pipeline_sandbox.gitlab.control import GitLab
 from sync_pipeline_sandbox.gitlab.endpoint import compact, refused, with_addresses
-from sync_pipeline_sandbox.gitlab.graphql_schema import cost, schema
-from sync_pipeline_sandbox.gitlab.graphql_values import Reader
+from sync_pipeline_sandbox.gitlab.graphql_reader import Reader
+from sync_pipeline_sandbox.gitlab.graphql_schema import LATE_FIELDS, cost, schema
 from sync_pipeline_sandbox.gitlab.records import Row
 
 PATH = "/api/graphql"
@@ -133,8 +133,8 @@ def _content(gitlab: GitLab, query: Query, user: Row | None) -> Row:
     document, operation = query.document, query.operation
     if document is None or operation is None:
         return _failure("No query string was present")
-    trouble = gitlab.behaviour.graphql
-    built = schema(trouble.missing_fields)
+    behaviour = gitlab.behaviour
+    built = schema(behaviour.graphql.missing_fields | (LATE_FIELDS if behaviour.old else frozenset()))
     if errors := validate(built, document, _RULES, max_errors=_MAX_ERRORS):
         return {"errors": [error.formatted for error in errors[:_MAX_ERRORS]]}
     variables = get_variable_values(built, operation.variable_definitions, query.variables)
@@ -150,7 +150,12 @@ def _content(gitlab: GitLab, query: Query, user: Row | None) -> Row:
         return _failure(f"Query has depth of {found.depth}, which exceeds max depth of {max_depth}")
     reader = Reader(gitlab, user, found, limit)
     result = execute(
-        built, document, reader.root(), variable_values=query.variables, operation_name=query.name
+        built,
+        document,
+        reader.root(),
+        variable_values=query.variables,
+        operation_name=query.name,
+        is_awaitable=lambda _: False,
     )
     assert isinstance(result, ExecutionResult)
     return _formatted(result)

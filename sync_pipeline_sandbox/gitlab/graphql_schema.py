@@ -1,7 +1,7 @@
 """The GraphQL schema of the mock GitLab, and the cost of a query.
 
 Belongs here: types, the declared cost of fields, and the numbers that GitLab limits: complexity and depth.
-:mod:`sync_pipeline_sandbox.gitlab.graphql_values` makes the values.
+:mod:`sync_pipeline_sandbox.gitlab.graphql_reader` makes the values.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ type Note {
   systemNoteIconName: String
   systemNoteMetadata: SystemNoteMetadata
   internal: Boolean
+  confidential: Boolean
   imported: Boolean
   noteableType: String!
   noteableId: Int
@@ -194,6 +195,19 @@ type NoteConnection { count: Int nodes: [Note] pageInfo: PageInfo! }
 type DiscussionConnection { nodes: [Discussion] pageInfo: PageInfo! }
 """
 
+LATE_FIELDS = frozenset(
+    {
+        "MergeRequest.detailedMergeStatus",
+        "MergeRequest.mergeAfter",
+        "MergeRequest.mergeUser",
+        "MergeRequest.preparedAt",
+        "MergeRequest.reviewers",
+        "Note.imported",
+        "Note.internal",
+        "Note.systemNoteMetadata",
+    }
+)
+"""The fields that an old server does not have."""
 _DECLARED_COST = {
     "MergeRequest.mergedAt": 5,
     "MergeRequest.closedAt": 5,

@@ -54,6 +54,12 @@ class Namespaces:
             self._next[kind] = taken + 1
             return taken
 
+    def continue_ids(self, first_id: int) -> None:
+        """Let all ids from now on be at least ``first_id``."""
+        with self.lock:
+            later = {kind: max(number, first_id) for kind, number in self._next.items()}
+            self._next = defaultdict(lambda: first_id, later)
+
     # --- People ---------------------------------------------------------------------------------------------
 
     def user(self, username: str, *, name: str | None = None, admin: bool = False, **fields: Any) -> Row:

@@ -63,6 +63,7 @@ class Group:
     archived: bool = False
     members: dict[int, int] = field(default_factory=dict)
     """Access level by user id."""
+    milestones: list[Row] = field(default_factory=list)
 
     def chain(self) -> list[Group]:
         """This group and all above it, the innermost first."""
@@ -143,6 +144,7 @@ class Project:
     merge_requests: dict[int, MergeRequest] = field(default_factory=dict)
     """By iid."""
     labels: dict[str, Row] = field(default_factory=dict)
+    milestones: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     """Pushes and the like, oldest first."""
     commit_notes: list[Note] = field(default_factory=list)
