@@ -36,7 +36,7 @@ fragment note on Note {
 }
 """
 # Which user asks shows whether the token arrived: without it only public notes come.
-_MERGE_REQUESTS = """
+_MERGE_REQUESTS = """\
 query %s {
   currentUser { id }
   project(fullPath: $path) {
