@@ -61,7 +61,8 @@ ON CONFLICT (repo_id, mr_iid, replaced_id, source_event_id) DO UPDATE
  WHERE (coalesce(t.updated_at < EXCLUDED.updated_at, FALSE)
         OR (NOT coalesce(t.updated_at > EXCLUDED.updated_at, FALSE) AND t.batch_id <= EXCLUDED.batch_id)
         OR (t.updated_at > %(server_now)s AND t.stored_at < %(begun)s))
-   AND (t.content_hash <> EXCLUDED.content_hash OR t.missing_since IS NOT NULL OR t.deleted_at IS NOT NULL)
+   AND (t.content_hash <> EXCLUDED.content_hash OR t.missing_since IS NOT NULL OR t.deleted_at IS NOT NULL
+        OR (t.time_precision = 'second' AND EXCLUDED.time_precision = 'millisecond'))
 RETURNING (xmax = 0) AS inserted
 """)
 

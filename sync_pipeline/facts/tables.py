@@ -278,11 +278,12 @@ REVIEW_EVENTS = Table(
         actor=_account("reviewer", "actor", "id", "username", "name"),
         occurred_at=_column("ts", "timestamptz", "occurred_at"),
         resolved_by=_account("resolved_by", "resolved_by", "id", "username"),
-        time_precision=(),
     ),
     key=("mr_iid", "source_event_id"),
     hashes=("content_hash",),
     fixed=("origin",),
+    # A property of the reading, not of the event. Hashes of earlier versions do not have it.
+    unhashed=("time_precision",),
     # Only the discussion that lists a note has these values.
     inferred=("discussion_id", "is_reply"),
 )

@@ -103,7 +103,7 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
     running, a reread makes it run once more. Raises LookupError if the asset is not registered, LeaseHeld
     while a job that does other work has the same window.
     """
-    names = (*_STORED_WITH_JOB, "from_raw", "only_differences", "depth")
+    names = (*_STORED_WITH_JOB, "from_raw", "only_differences", "only_deferred", "depth")
     params = {name: getattr(request, name) for name in names} | range_params(request.window)
     params |= {
         "quarantine_ids": sorted(request.quarantine) or None,
