@@ -7,7 +7,8 @@ read though their ``updated_at`` is unchanged. Runs inside the caller's fenced t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -232,6 +233,61 @@ def known_heads(
     params = {"repo_id": repo_id, "iids": list(iids), "ids": None if ids is None else list(ids)}
     rows = conn.execute(_SQL["known_heads"], params)
     return {row["iid"]: (row["children_head"], row["children_target"]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHead:
+    """What is stored of the versions and commits of a merge request. ``children`` are the head and target
+    branch for which both are stored; ``base_sha`` and ``start_sha`` are of its newest version.
+
+    ``is_planned``: they are to be read later, for ``listed``: the head and target branch of the stored row.
+    ``is_unsure``: the server may have a new comparison for the same head, if the merge request was updated
+    after ``updated_at``. ``has_failed``: a fetch failed.
+    """
+
+    updated_at: datetime
+    children: tuple[str | None, str | None]
+    listed: tuple[str | None, str | None]
+    base_sha: str | None
+    start_sha: str | None
+    is_unsure: bool
+    is_planned: bool
+    has_failed: bool
+
+
+def stored_heads(conn: Connection, repo_id: int, ids: Mapping[int, int]) -> dict[int, StoredHead]:
+    """What is stored of the children of merge requests, given by number with their ``gitlab_id``."""
+    params = {"repo_id": repo_id, "iids": list(ids), "ids": list(ids.values())}
+    return {
+        row["iid"]: StoredHead(
+            row["updated_at"],
+            (row["children_head"], row["children_target"]),
+            (row["head_sha"], row["target_branch"]),
+            row["base_sha"],
+            row["start_sha"],
+            row["is_unsure"],
+            row["is_planned"],
+            row["has_failed"],
+        )
+        for row in conn.execute(_SQL["stored_heads"], params)
+    }
+
+
+def stored_commits(conn: Connection, repo_id: int, shas: Iterable[str]) -> dict[str, CommitRow]:
+    """The stored commits among ``shas``, with what the list of a merge request has of them."""
+    rows = conn.execute(_SQL["stored_commits"], {"repo_id": repo_id, "shas": list(shas)})
+    return {
+        row["sha"]: CommitRow(
+            parents=None,
+            authored_raw=None,
+            committed_raw=None,
+            additions=None,
+            deletions=None,
+            web_url=None,
+            **row | {"flags": tuple(row["flags"])},
+        )
+        for row in rows
+    }
 
 
 def unread_heads(conn: Connection, repo_id: int, project_id: int, instance: str) -> list[int]:
