@@ -35,6 +35,8 @@ MAX_SIZE = 50
 _MIN_NOTES = 10
 # Failures in a row, without one answer, after which smaller queries are no remedy.
 _MAX_FAILURES = 8
+# Full queries that have to work before larger ones are tried.
+_SUCCESSES = 10
 _PREFIX = "gid://"
 
 Node = Mapping[str, Any]
@@ -87,6 +89,7 @@ class BatchReader:
         self._lock = threading.Lock()
         self._size = MAX_SIZE
         self._failures = 0
+        self._successes = 0
 
     def read(self, merge_requests: Sequence[MergeRequestRow]) -> Mapping[int, BatchReview]:
         """By number, those of ``merge_requests`` that came whole; nothing follows from the absence of the
@@ -95,9 +98,7 @@ class BatchReader:
         Raises Cancelled, ConfigurationError, and errors of the credential, the rate limit and the network as
         the transport does.
         """
-        batches = [
-            merge_requests[first : first + self._size] for first in range(0, len(merge_requests), self._size)
-        ]
+        batches = list(_parts(merge_requests, self._size))
         found = [one for part in parallel_map(self._batch, batches, self._parallel) for one in part]
         whole = parallel_map(self._completed, found, self._parallel)
         return {one.row.iid: _review(one) for one in whole if one is not None}
@@ -106,8 +107,7 @@ class BatchReader:
         """The first page of each of ``rows``, in smaller parts where the server needs them."""
         size = self._size
         if len(rows) > size:
-            parts = (rows[first : first + size] for first in range(0, len(rows), size))
-            return [one for part in parts for one in self._batch(part)]
+            return self._in_parts(rows, size)
         if self.stepped_down is not None:
             return []
         by_iid = {str(row.iid): row for row in rows}
@@ -118,14 +118,14 @@ class BatchReader:
             if error.code != graphql.TOO_LARGE:
                 raise
             self._shrink(size, len(rows), str(error))
-            if len(rows) == 1:
-                return []
-            half = len(rows) // 2
-            return [*self._batch(rows[:half]), *self._batch(rows[half:])]
+            return [] if len(rows) == 1 else self._in_parts(rows, len(rows) // 2)
         if answer is None:
             return []
         self._grow(len(rows))
         return list(_found(answer, by_iid))
+
+    def _in_parts(self, rows: Sequence[MergeRequestRow], size: int) -> list[_Found]:
+        return [one for part in _parts(rows, size) for one in self._batch(part)]
 
     def _ask(self, query: str, variables: Mapping[str, Any]) -> graphql.QueryResult | None:
         """The answer about our project; None after a reason to step down. Raises Transient with the code
@@ -160,7 +160,8 @@ class BatchReader:
             # Queries that were sent at the same time fail for the same reason.
             if size <= self._size:
                 self._failures += 1
-                self._size = max(1, min(asked, size) // 2)
+                self._successes = 0
+                self._size = max(1, asked // 2)
             failures = self._failures
         if failures >= _MAX_FAILURES:
             self._step_down(f"queries for one merge request fail too ({reason})")
@@ -169,8 +170,10 @@ class BatchReader:
         """Learn that a query for ``asked`` merge requests works."""
         with self._lock:
             self._failures = 0
-            if asked >= self._size:
-                self._size = min(MAX_SIZE, self._size + 1 + self._size // 10)
+            self._successes += asked == self._size
+            if self._successes == _SUCCESSES:
+                self._successes = 0
+                self._size = min(MAX_SIZE, self._size * 2)
 
     def _completed(self, found: _Found) -> _Found | None:
         """``found`` with the further pages of its lists; None if a page of its notes did not come."""
@@ -204,6 +207,10 @@ class BatchReader:
         if answer is None or answer.failed:
             return {}
         return next((node for _, node in _nodes(answer, {iid: found.row})), {})
+
+
+def _parts(rows: Sequence[MergeRequestRow], size: int) -> Iterable[Sequence[MergeRequestRow]]:
+    return (rows[first : first + size] for first in range(0, len(rows), size))
 
 
 def _nodes(answer: graphql.QueryResult, rows: Mapping[str, MergeRequestRow]) -> Iterable[tuple[int, Node]]:

@@ -39,7 +39,7 @@ _COMMITS = """nodes {
   sha title message authorName authorEmail authoredDate committerName committerEmail committedDate
 } pageInfo { hasNextPage endCursor }"""
 # Which user asks shows whether the token arrived: without it only public notes come.
-_MERGE_REQUESTS = """
+_MERGE_REQUESTS = """\
 query %s {
   currentUser { id }
   project(fullPath: $path) {
