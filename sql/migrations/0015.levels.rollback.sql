@@ -1,4 +1,5 @@
 -- Planned fetches become ordinary ones, which the earlier version reads.
+ALTER TABLE scm.sync_runs DROP COLUMN notice;
 ALTER TABLE scm.mrs DROP COLUMN versions_read_at;
 ALTER TABLE scm.review_events DROP COLUMN time_precision;
 DROP INDEX scm.deferred_fetches_planned;

@@ -25,4 +25,8 @@ COMMENT ON COLUMN scm.review_events.time_precision IS
 
 ALTER TABLE scm.mrs ADD COLUMN versions_read_at timestamptz;
 COMMENT ON COLUMN scm.mrs.versions_read_at IS
-    'When its versions were last read or found unchanged; NULL: before 0.9.0, or never.';
+    'When its versions and commits were last read; NULL: before 0.9.0, or never.';
+
+ALTER TABLE scm.sync_runs ADD COLUMN notice text CHECK (length(notice) <= 2000);
+COMMENT ON COLUMN scm.sync_runs.notice IS
+    'Why the run read in another way than usual, such as by REST instead of GraphQL; NULL: it did not.';

@@ -244,7 +244,7 @@ RETURNING run_id,
 UPDATE scm.sync_runs AS r
    SET status = %(status)s, finished_at = clock_timestamp(), calls = %(calls)s, head_rev = %(head_rev)s,
        rate_limited = %(rate_limited)s, timeouts = %(timeouts)s, waited_seconds = %(waited)s,
-       error_code = %(error_code)s, error = left(%(error)s, 2000),
+       error_code = %(error_code)s, error = left(%(error)s, 2000), notice = left(%(notice)s, 2000),
        watermark_rev_after = w.watermark_rev, watermark_time_after = w.watermark_time
   FROM scm.sync_watermarks AS w
  WHERE r.run_id = %(run_id)s AND r.status = 'running'

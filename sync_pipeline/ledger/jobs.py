@@ -303,10 +303,11 @@ def finish(
     error: str | None = None,
     backoff: float = 0.0,
     refund: bool = False,
+    notice: str | None = None,
 ) -> bool:
     """End the attempt and release the lease that it still has. The status ``pending`` or ``refund`` gives the
-    attempt back: the job may have one more. False if the claim was lost: the job then belongs to another
-    process and does not change."""
+    attempt back: the job may have one more. ``notice`` is why it read in another way than usual. False if the
+    claim was lost: the job then belongs to another process and does not change."""
     params = {
         "job_id": claim.job_id,
         "token": claim.token,
@@ -315,6 +316,7 @@ def finish(
         "head_rev": head_rev,
         "error_code": error_code,
         "error": error,
+        "notice": notice,
         "backoff": backoff,
         "refund": 1 if refund or job_status is JobStatus.PENDING else 0,
     }

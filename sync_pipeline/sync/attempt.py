@@ -130,6 +130,8 @@ class Attempt:
         self.claim = claim
         self.job_type: JobType = request.job_type
         self.error: SyncError | None = None
+        # Why it read in another way than usual, in one line.
+        self.notice: str | None = None
         self._cancel = cancel
         self._progress = progress
         self._started = time.monotonic()
@@ -318,6 +320,7 @@ class Attempt:
                     error=str(error) if error else None,
                     backoff=backoff,
                     refund=free,
+                    notice=self.notice,
                 )
                 if owned:
                     watermarks.lock_generation(conn, self.repo.repo_id, self.job_type, self.claim.generation)
