@@ -277,17 +277,24 @@ class DetailReader:
     # -- planned details -------------------------------------------------------------------------------------
 
     def read_planned(
-        self, job_types: Sequence[JobType], window: TimeWindow, *, limit: int | None, waiting: bool
+        self,
+        job_types: Sequence[JobType],
+        window: TimeWindow,
+        *,
+        limit: int | None,
+        waiting: bool,
+        must_end: Callable[[], bool],
     ) -> Iterator[Pages]:
-        """Planned details of at most ``limit`` merge requests, most urgent first. With ``waiting`` also those
-        whose time has not come. Each page is to be stored before the next but one is asked for."""
+        """Planned details of at most ``limit`` merge requests, most urgent first, until ``must_end``. With
+        ``waiting`` also those whose time has not come. Each page is to be stored before the next but one is
+        asked for."""
         met: set[str] = set()
         # A page is read while the one before it is stored, so these keys may still be listed as planned.
         recent: deque[Collection[str]] = deque(maxlen=2)
         # Met before, and still planned: another job stored something newer meanwhile.
         stuck: set[str] = set()
         left = limit
-        while left is None or left > 0:
+        while (left is None or left > 0) and not must_end():
             most = _PLANNED_AT_ONCE if left is None else min(left, _PLANNED_AT_ONCE)
             with self._database.connection() as conn:
                 wanted = {

@@ -449,7 +449,11 @@ class MergeRequestWork:
             limit = _MAX_COMPLETED if self._only_planned else _MAX_PLANNED
         active = list(self._attempts)
         pages = self._details.read_planned(
-            [attempt.job_type for attempt in active], readable, limit=limit, waiting=not by_itself
+            [attempt.job_type for attempt in active],
+            readable,
+            limit=limit,
+            waiting=not by_itself,
+            must_end=self._all[0].must_make_room,
         )
         found = (_by_job_type(*one, by_number=True) for one in pages)
         store_in_chunks(active, found, partial(self._store, active, {}), rows=self._settings.chunks.rows)
