@@ -1,5 +1,5 @@
 -- Removes completion jobs with their attempts. The deferred fetches stay.
-DROP INDEX scm.deferred_fetches_read;
+DROP INDEX scm.deferred_fetches_read, scm.deferred_fetches_failed;
 ALTER TABLE scm.sync_jobs DISABLE TRIGGER USER;
 DELETE FROM scm.sync_runs WHERE job_id IN (SELECT job_id FROM scm.sync_jobs WHERE only_deferred);
 DELETE FROM scm.sync_jobs WHERE only_deferred;

@@ -10,6 +10,9 @@ ALTER TABLE scm.sync_jobs
         CHECK (NOT only_deferred
                OR (mode = 'repair' AND NOT (reread OR from_raw OR only_differences) AND quarantine_ids IS NULL));
 CREATE INDEX sync_jobs_completion ON scm.sync_jobs (repo_id, job_type, created_at) WHERE only_deferred;
+-- The few that failed, among many planned ones.
+CREATE INDEX deferred_fetches_failed ON scm.deferred_fetches (repo_id, job_type, not_before)
+    WHERE resolved_at IS NULL AND NOT is_planned;
 -- When planned fetches were last read.
 CREATE INDEX deferred_fetches_read ON scm.deferred_fetches (repo_id, job_type, resolved_at)
     WHERE is_planned AND resolved_at IS NOT NULL;

@@ -7,7 +7,8 @@
 -- Abandoned jobs do not count. Commits have no gap, because the next incremental reads everything missing.
 -- Only one incremental is active at a time, so the newest also ended last. Columns ``retry_...`` hold the
 -- error of live syncing that will be retried. Hints of the changes sensor count until the next visit. Planned
--- fetches are stalled if none was read for a day although a visit succeeded.
+-- fetches are stalled if none was read for a day although a visit succeeded. The last one in their order tells for
+-- how long they wait.
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lifecycle,
        w.access, w.access_detail, w.access_since, w.visited_at, w.verified_at, w.watermark_rev,
        w.watermark_time, w.head_rev,
@@ -33,10 +34,11 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
        AND NOT EXISTS (SELECT FROM scm.deferred_fetches AS o
                         WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.is_planned
                           AND o.resolved_at > now() - interval '1 day')
-       AND EXISTS (SELECT FROM scm.deferred_fetches AS o
-                    WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.is_planned
-                      AND o.resolved_at IS NULL
-                      AND greatest(o.created_at, o.not_before) < now() - interval '1 day') AS planned_stalled,
+       AND (SELECT greatest(o.created_at, o.not_before) < now() - interval '1 day'
+              FROM scm.deferred_fetches AS o
+             WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.is_planned AND o.resolved_at IS NULL
+             ORDER BY o.priority DESC, o.row_updated_at, o.natural_key DESC
+             LIMIT 1) AS planned_stalled,
        (SELECT json_agg(json_build_object('detail', u.detail, 'code', u.error_code, 'error', u.error,
                                           'since', u.since, 'readable_at', u.readable_at) ORDER BY u.detail)
           FROM scm.unreadable_details AS u
