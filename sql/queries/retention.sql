@@ -33,7 +33,8 @@ SELECT j.job_id, r.runs, r.batches
    AND NOT r.open
    AND j.job_id NOT IN (SELECT job_id FROM stays)
    AND NOT (j.status = 'dead' AND coalesce(j.last_error_code, '') <> ALL (%(given_up)s)
-            AND j.mode IN ('backfill', 'repair') AND j.quarantine_ids IS NULL AND NOT (j.from_raw OR j.only_differences)
+            AND j.mode IN ('backfill', 'repair') AND j.quarantine_ids IS NULL
+            AND NOT (j.from_raw OR j.only_differences OR j.only_deferred)
             AND NOT coalesce(w.covered_revs @> (j.revs * int8range(1, w.head_rev + 1)),
                              w.covered_time @> j.period, FALSE))
    AND NOT (j.only_differences AND EXISTS (
@@ -103,3 +104,16 @@ DELETE FROM scm.discrepancies
        SELECT discrepancy_id FROM scm.discrepancies
         WHERE resolved_at < clock_timestamp() - make_interval(secs => %(age)s)
         ORDER BY discrepancy_id LIMIT %(limit)s)
+
+-- name: count_fetches
+-- Counts old deferred fetches that were read.
+SELECT count(*) AS n FROM scm.deferred_fetches
+ WHERE resolved_at < clock_timestamp() - make_interval(secs => %(age)s)
+
+-- name: delete_fetches
+-- Deletes one part of the old deferred fetches that were read.
+DELETE FROM scm.deferred_fetches
+ WHERE deferred_fetch_id IN (
+       SELECT deferred_fetch_id FROM scm.deferred_fetches
+        WHERE resolved_at < clock_timestamp() - make_interval(secs => %(age)s)
+        ORDER BY deferred_fetch_id LIMIT %(limit)s)
