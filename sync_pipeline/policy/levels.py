@@ -30,20 +30,25 @@ AT_ONCE = 25
 """A page with at most so many merge requests to read is read to the complete level at once. Larger pages are
 stored at the usable level, and the rest is planned."""
 
+ABOUT_APPROVALS = frozenset({"approve", "unapprove"})
+"""The kinds of notes about approvals."""
+
 CONFIRM_AFTER = timedelta(hours=1)
 """Time before a list without a sign of a change is read again. Several updates within it cost one reading."""
 
 _RECENT = timedelta(days=90)
-_ABOUT_APPROVALS = frozenset({"approve", "unapprove"})
 
 
 @dataclass(frozen=True, slots=True)
 class SeenReview:
     """What GraphQL showed of a review. ``same_notes``: its notes are the stored ones, at the precision of a
-    second. ``approvers`` and ``reviewers`` are None where they did not come. ``is_entangled``: a system note,
-    of GraphQL or stored, may repeat a state, label or milestone event."""
+    second. ``approval_notes`` are the ids of its notes about approvals. ``approvers`` and ``reviewers`` are
+    None where they did not come. ``is_entangled``: a system note, of GraphQL or stored, may repeat a state,
+    label or milestone event.
+    """
 
     same_notes: bool
+    approval_notes: frozenset[str]
     approvers: frozenset[str] | None
     reviewers: Mapping[str, str | None] | None
     is_entangled: bool
@@ -100,7 +105,8 @@ def plan_by_graphql(
         # Nobody approves, by the server's own word. The list would be empty too.
         kept.add(APPROVALS)
     else:
-        sort(APPROVALS, seen.same_notes and seen.approvers == stored.approvers)
+        no_note = seen.approval_notes == _approval_notes(stored)
+        sort(APPROVALS, no_note and seen.approvers == stored.approvers)
     if row.reviewers:
         sort(REVIEWERS, seen.reviewers is not None and seen.reviewers == stored.reviewers)
     if seen.is_entangled and changed & {NOTES, *EVENTS}:
@@ -117,11 +123,14 @@ def needs_approvals(row: MergeRequestRow, stored: StoredReview, notes: Mapping[s
     by their ids.
 
     Nobody approves without a note. A push may take approvals away without one, so a new head counts too."""
-    about = {event_id for event_id, kind in notes.items() if kind in _ABOUT_APPROVALS}
     if APPROVALS not in stored.complete:
         return "approve" in notes.values() or bool(stored.approvers)
-    known = {key for key, note in stored.notes.items() if note["event_type"] in _ABOUT_APPROVALS}
-    return about != known or (bool(stored.approvers) and row.head_sha != stored.head_sha)
+    about = {event_id for event_id, kind in notes.items() if kind in ABOUT_APPROVALS}
+    return about != _approval_notes(stored) or (bool(stored.approvers) and row.head_sha != stored.head_sha)
+
+
+def _approval_notes(stored: StoredReview) -> set[str]:
+    return {key for key, note in stored.notes.items() if note["event_type"] in ABOUT_APPROVALS}
 
 
 def priority(row: MergeRequestRow, now: datetime) -> int:

@@ -410,6 +410,9 @@ def _seen_review(
         and ids == set(stored.notes)
         and not review.quarantined
         and row.user_notes_count in (None, comments),
+        approval_notes=frozenset(
+            event.event_id for event in review.events if event.kind in levels.ABOUT_APPROVALS
+        ),
         approvers=None
         if review.approvals is None
         else frozenset(who(one.person) for one in review.approvals),

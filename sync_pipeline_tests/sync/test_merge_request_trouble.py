@@ -14,7 +14,7 @@ from sync_pipeline_tests.sync.test_reconcile import Proof
 MR, REVIEWS = JobType.MERGE_REQUESTS, JobType.REVIEWS
 _DEFERRED = """
 SELECT natural_key, detail, attempts, not_before > now() AS waits FROM scm.deferred_fetches
- WHERE resolved_at IS NULL ORDER BY job_type, natural_key, detail
+ WHERE resolved_at IS NULL AND NOT is_planned ORDER BY job_type, natural_key, detail
 """
 
 

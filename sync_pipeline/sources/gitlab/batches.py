@@ -57,6 +57,11 @@ class BatchReview:
     commits: tuple[CommitRow, ...] | None
     diff_refs: DiffRefs | None
 
+    @property
+    def commit_shas(self) -> tuple[str, ...] | None:
+        """The names of the commits."""
+        return None if self.commits is None else tuple(one.sha for one in self.commits)
+
 
 @dataclass(slots=True)
 class _Found:
