@@ -87,7 +87,6 @@ class MergeRequestWork:
         self._repo = first.repo
         self._is_incremental = first.is_incremental
         self._only_planned = first.request.only_deferred
-        self._rereads = any(attempt.rereads for attempt in attempts)
         # Requests count for the first attempt, but for those of reviews that are read beside it.
         first.meter = self._other_traffic
         parallel = self._settings.gitlab.parallel
@@ -96,7 +95,6 @@ class MergeRequestWork:
             client,
             visit.project_id,
             parallel=parallel,
-            children=any(one.job_type is JobType.MERGE_REQUESTS for one in attempts),
             refusals=refusals[JobType.MERGE_REQUESTS],
         )
         review_reader = ReviewReader(
