@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sync_pipeline.core.errors import RowUnreadable, SourceGone, Transient
-from sync_pipeline.core.gitlab_rows import CommitPage, CommitRow, RefKind, RefListing
+from sync_pipeline.core.errors import Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.core.gitlab_rows import CommitPage, CommitRow, RefKind, RefListing, RefRow
 from sync_pipeline.core.model import (
     Difference,
     Evidence,
@@ -28,7 +28,7 @@ from sync_pipeline.ledger import watermarks
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.sources.gitlab import project
 from sync_pipeline.sources.gitlab.commits import CommitReader
-from sync_pipeline.sources.gitlab.fields import commit, is_sha, quarantine_key, quarantined
+from sync_pipeline.sources.gitlab.fields import Fields, commit, is_sha, quarantine_key, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
@@ -75,6 +75,7 @@ class CommitWork:
         self._all_gone = False
         self._came_late = False
         self._is_repair = False
+        self._is_recalled = False
 
     def run(self) -> None:
         """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
@@ -82,26 +83,63 @@ class CommitWork:
             self._work()
 
     def _work(self) -> None:
-        project_info = self._visit.check_project()
+        project_info, listing = self._begin()
         if self._visit.is_disabled(self._attempt):
             return
         if self._attempt.is_incremental:
             self._fetch_deferred()
-        readable = self._read_refs(project_info)
+        readable = self._read_refs(project_info, listing)
         if readable is not None:
             self._read_window(readable)
         detail = "every branch and tag is gone; what is stored stays" if self._all_gone else None
-        self._visit.record(self._attempt, complete=readable is not None, detail=detail)
+        activity_at = readable.until if readable and self._is_recalled else None
+        self._visit.record(
+            self._attempt, complete=readable is not None, detail=detail, activity_at=activity_at
+        )
 
     # -- refs ---------------------------------------------------------------------------------------------
 
-    def _read_refs(self, info: project.ProjectInfo) -> TimeWindow | None:
+    def _begin(self) -> tuple[project.ProjectInfo, RefListing | None]:
+        """The project, and the first listing of refs if it was read. A listing that shows moved refs of the
+        registered project saves the request for the project, but for one each hour."""
+        recalled = None
+        if self._attempt.is_incremental:
+            recalled = self._visit.recall_project(self._attempt.job_type)
+        if recalled is None:
+            return self._visit.check_project(), None
+        begun = self._visit.looked_at
+        try:
+            listing = RefReader(self._client, self._visit.project_id).listing()
+        except Permanent:
+            # The project tells why.
+            return self._visit.check_project(), None
+        self._is_recalled = self._shows_moves(listing, recalled.path)
+        if self._is_recalled:
+            return recalled, listing
+        found = self._visit.check_project()
+        # What the listing shows was so when it was read.
+        self._visit.looked_at = min(begun, self._visit.looked_at)
+        return found, listing
+
+    def _shows_moves(self, listing: RefListing, path: str) -> bool:
+        """Whether a branch or tag has moved, in the repository that is stored. Equal commits have the same
+        history, so a repository that took its place has none of those that are stored."""
+        with self._database.connection() as conn:
+            changes = refs.changes(conn, self._repo_id, listing.refs)
+            if not changes.new and all(one.old_tip == one.new_tip for one in changes.changed.values()):
+                return False
+            near = {sha for ref in listing.refs for sha in (ref.tip, *_parents_of_tip(ref))}
+            is_same = bool(commits.stored(conn, self._repo_id, list(near)))
+        return is_same and all(_is_at(path, ref) for ref in listing.refs)
+
+    def _read_refs(self, info: project.ProjectInfo, listing: RefListing | None = None) -> TimeWindow | None:
         """Make everything complete that any ref reaches; returns the time that is covered then. None where
-        the source shows an empty repository that was none before."""
+        the source shows an empty repository that was none before. ``listing``: the first one, if it was
+        read."""
         given_up: set[str] = set()
         for _ in range(_LISTINGS):
             reader = RefReader(self._client, self._visit.project_id)
-            listing = reader.listing()
+            listing = listing or reader.listing()
             with self._database.connection() as conn:
                 stored = refs.stored_refs(conn, self._repo_id)
             if not listing.refs and stored:
@@ -117,6 +155,7 @@ class CommitWork:
             readable, lost = self._cover(listing, given_up)
             if readable is not None:
                 return readable
+            listing = None
             # The ref moved between listing and walk, and its old tip was deleted. Or it still leads there,
             # and the server does not return it.
             given_up |= lost
@@ -484,3 +523,15 @@ class CommitWork:
             )
             # Its parents may not be stored either.
             self._came_late = self._came_late or self._attempt.done.counts.inserted > before
+
+
+def _parents_of_tip(ref: RefRow) -> Sequence[str]:
+    """The parents of the commit that ``ref`` leads to, as the listing shows them."""
+    found = Fields(Fields(ref.raw).object("commit") or {}).items("parent_ids")
+    return [sha for sha in found if is_sha(sha)]
+
+
+def _is_at(path: str, ref: RefRow) -> bool:
+    """Whether the address of ``ref`` is below the project's path, as far as the server shows one."""
+    address = Fields(ref.raw).text("web_url") or ""
+    return "/-/" not in address or f"/{path}/-/" in address
