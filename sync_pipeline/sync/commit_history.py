@@ -105,12 +105,12 @@ class CommitHistory:
         Where the server cannot give the list, the walks bring everything."""
         walk = self._begin("", None)
         candidates = Candidates(holes)
+        is_whole = False
         try:
             for page in self._pages.reader.read_all(walk.next_page):
                 # The rows of a page say whether the next one is requested, so it is stored at once.
-                retry_on_lease_loss(
-                    partial(self._pages.store_one, self._window, self._facts(candidates, page), walk)
-                )
+                self._store_facts(walk, candidates, page)
+                is_whole = page.next_number is None
                 if not candidates.is_worth_more:
                     break
         except (Permanent, Transient) as error:
@@ -120,23 +120,37 @@ class CommitHistory:
             # The walks bring the rest, so the next visit does not continue the list.
             commits.record_page(conn, walk.walk_id, next_page=1, tip_read=False)
         holes = self._holes(tips)
-        if 0 < len(holes) <= _MAX_NAMED:
+        return self._fill(tips, holes, walk, candidates) if is_whole else holes
+
+    def _fill(
+        self, tips: Sequence[str], holes: set[str], walk: commits.Walk, candidates: Candidates
+    ) -> set[str]:
+        """Request the commits by name that a list read to its end lacks: a deletion shifts its rows to a page
+        that was read. Returns the holes that are left."""
+        left = _MAX_NAMED
+        while 0 < len(holes) <= left:
+            left -= len(holes)
             read = partial(self._pages.read_by_name, detail="parents")
-            for page in parallel_map(read, sorted(holes), self._parallel):
-                if page.rows:
-                    self._pages.store_one(self._window, page, walk)
+            found = parallel_map(read, sorted(holes), self._parallel)
+            rows = tuple(row for page in found for row in page.rows)
+            deferred = tuple(fetch for page in found if page.rows for fetch in page.deferred)
+            if not rows:
+                break
+            candidates.wanted |= holes
+            self._store_facts(walk, candidates, CommitPage(None, rows, deferred=deferred, number=0))
             holes = self._holes(tips)
         return holes
 
-    def _facts(self, candidates: Candidates, page: CommitPage) -> CommitPage:
-        """``page`` with the rows that are facts, and those that waited for them."""
+    def _store_facts(self, walk: commits.Walk, candidates: Candidates, page: CommitPage) -> None:
+        """Store the rows of ``page`` that are facts, and those that waited for them."""
         named = {sha for row in page.rows for sha in (row.sha, *(row.parents or ()))}
         with self._database.connection() as conn:
             seen = commits.seen(conn, self._repo_id, self._generation, named | candidates.wanted)
         rows = candidates.take(page.rows, seen)
         shas = {row.sha for row in rows}
         deferred = tuple(one for one in page.deferred if one.natural_key in shas)
-        return replace(page, rows=tuple(rows), deferred=deferred)
+        facts = replace(page, rows=tuple(rows), deferred=deferred)
+        retry_on_lease_loss(partial(self._pages.store_one, self._window, facts, walk))
 
     # -- walks ----------------------------------------------------------------------------------------------
 
