@@ -122,7 +122,7 @@ def holes_behind(conn: Connection, repo_id: int, generation: int, tips: Collecti
     return {row["sha"] for row in conn.execute(_SQL["holes_behind"], params)}
 
 
-def prove(conn: Connection, repo_id: int, generation: int, tips: Sequence[str]) -> bool:
+def complete_history(conn: Connection, repo_id: int, generation: int, tips: Sequence[str]) -> bool:
     """Whether the whole history of all ``tips`` is stored. If so, this marks their new commits and covers the
     refs that lead there."""
     params = {"repo_id": repo_id, "generation": generation, "tips": list(tips)}

@@ -14,7 +14,7 @@ from sync_pipeline.core.gitlab_rows import CommitRow
 
 # Rows that wait for a child. Where clocks were wrong, git lists a parent before its child.
 _MAX_WAITING = 2000
-_JUDGED_PAGES = 10
+_COUNTED_PAGES = 10
 
 
 class Candidates:
@@ -23,7 +23,7 @@ class Candidates:
     def __init__(self, wanted: Iterable[str]) -> None:
         self.wanted = set(wanted)
         self._waiting: dict[str, CommitRow] = {}
-        self._shares: deque[tuple[int, int]] = deque(maxlen=_JUDGED_PAGES)
+        self._shares: deque[tuple[int, int]] = deque(maxlen=_COUNTED_PAGES)
 
     def take(self, rows: Sequence[CommitRow], seen: Collection[str] = ()) -> list[CommitRow]:
         """The rows that are facts, among ``rows`` and those that waited. Their parents are wanted from then
@@ -50,7 +50,7 @@ class Candidates:
     def is_worth_more(self) -> bool:
         """Whether the next page of the list costs less than a request for each wanted commit. It does not
         where fewer than half of the last rows were facts: of ten pages, or of as many as are wanted."""
-        judged = min(_JUDGED_PAGES, len(self.wanted))
-        last = list(self._shares)[-judged:]
+        counted = min(_COUNTED_PAGES, len(self.wanted))
+        last = list(self._shares)[-counted:]
         found, count = (sum(column) for column in zip(*last, strict=True)) if last else (0, 0)
-        return bool(self.wanted) and (len(last) < judged or found * 2 >= count)
+        return bool(self.wanted) and (len(last) < counted or found * 2 >= count)

@@ -4,8 +4,8 @@ Belongs here: how missing commits are read with few requests, and when a ref is 
 the listing itself and what follows from it (:mod:`sync_pipeline.sync.commits`).
 
 The proof is one query: every parent of a commit that was read in this generation was read as well. Reading
-only has to bring the rows. If many tips are new, the list of all refs brings them a hundred at a time. What
-is missing then is walked, the default branch first and the others side by side.
+only has to bring the rows. If many tips are new, the list of all refs brings them a hundred at a time. Walks
+bring the rest, from the default branch first and from the others side by side.
 """
 
 from __future__ import annotations
@@ -48,8 +48,9 @@ class _Reading:
 class CommitHistory:
     """Makes the history of ``listed`` refs whole. The tips in ``given_up`` are not tried.
 
-    After :meth:`read` it is known which tips were whole before (``known``), of which the server does not give
-    the history (``lost``, and more ``given_up``), and the errors of single refs (``failures``)."""
+    :meth:`read` sets the rest: the tips that were whole before (``known``), and those whose history the
+    server does not give (``lost``, or added to ``given_up``). ``failures`` are the errors of single refs.
+    """
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class CommitHistory:
             list_begun = commits.is_list_begun(conn, self._repo_id, self._generation)
         if list_begun or len(holes.intersection(tips)) > _MAX_WALKED:
             holes = self._read_list(tips, holes)
-        if holes or not self._prove(tips):
+        if holes or not self._complete(tips):
             self._walk_tips(tips)
 
     # -- the list of all refs -------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class CommitHistory:
         rows = self._attempt.settings.chunks.rows
         store_in_chunks([self._attempt], pages_by_tip, store, rows=rows)
         for tip, error in errors.items():
-            self._judge(tip, error)
+            self._note(tip, error)
         read = [tip for tip in bases if tip not in errors]
         return [tip for tip in read if self._is_whole(tip, readings[tip].walk)]
 
@@ -221,9 +222,9 @@ class CommitHistory:
 
     def _is_whole(self, tip: str, walk: commits.Walk) -> bool:
         """Whether the history of ``tip``, which was walked to its end, is whole. Commits that no page had are
-        requested by name. What does not come then is a known hole."""
+        requested by name. Those that do not come then are known holes."""
         asked: set[str] = set()
-        while not self._prove([tip]):
+        while not self._complete([tip]):
             with self._database.connection() as conn:
                 holes = commits.holes_behind(conn, self._repo_id, self._generation, [tip]) - asked
             if not holes:
@@ -235,7 +236,7 @@ class CommitHistory:
             asked |= holes
         return True
 
-    def _judge(self, tip: str, error: SyncError) -> None:
+    def _note(self, tip: str, error: SyncError) -> None:
         """Note ``error`` of the walk from ``tip``. Raises it where it is not of this ref alone."""
         if error.code == "no_commit":
             # A ref that an earlier visit gave up needs no second listing.
@@ -270,12 +271,12 @@ class CommitHistory:
         with self._database.connection() as conn:
             if commits.holes_behind(conn, self._repo_id, self._generation, [tip]):
                 return False
-        return self._prove([tip])
+        return self._complete([tip])
 
-    def _prove(self, tips: Sequence[str]) -> bool:
+    def _complete(self, tips: Sequence[str]) -> bool:
         """Whether the whole history of ``tips`` is stored; if so, their refs are covered."""
         with self._attempt.lease() as lease, self._attempt.fenced(lease) as conn:
-            return commits.prove(conn, self._repo_id, self._generation, tips)
+            return commits.complete_history(conn, self._repo_id, self._generation, tips)
 
     def _whole(self, tip: str) -> tuple[int, bool]:
         """Where the walk from ``tip`` to the root goes on, and whether it has read ``tip``."""

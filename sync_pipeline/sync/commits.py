@@ -117,7 +117,7 @@ class CommitWork:
         if self._is_recalled:
             return recalled, listing
         found = self._visit.check_project()
-        # What the listing shows was so when it was read.
+        # The listing shows the refs as they were when the visit began.
         self._visit.looked_at = min(begun, self._visit.looked_at)
         return found, listing
 

@@ -247,3 +247,74 @@ def test_a_hole_in_a_complete_history_is_found(database: Database) -> None:
         assert integrity_checks.failures(conn) == {}
         store(conn, repo, commit("a"), walk_id=first)
         assert integrity_checks.failures(conn) == {}
+
+
+def test_a_parent_that_was_not_read_in_this_generation_is_a_hole(database: Database) -> None:
+    with database.connection() as conn:
+        repo, other = project(conn), project(conn, 43)
+        store(conn, other, commit("a"), walk_id=walk(conn, other, "a"))
+        # Read by name, or in an older generation: it is stored and proves nothing.
+        store(conn, repo, commit("a"))
+        store(conn, repo, commit("x"), walk_id=walk(conn, repo, "x", generation=1))
+        first = walk(conn, repo, "c", generation=2)
+        store(conn, repo, commit("c", "b", "x"), commit("b", "a"), walk_id=first)
+
+        def holes(*tips: str) -> set[str]:
+            found = commits.holes(conn, repo, 2, [sha(tip) for tip in tips])
+            assert found >= commits.holes_behind(conn, repo, 2, [sha(tip) for tip in tips])
+            return found
+
+        assert holes("c") == {sha("a"), sha("x")}
+        assert holes("c", "d") == {sha("a"), sha("x"), sha("d")}
+        assert not commits.complete_history(conn, repo, 2, [sha("c")])
+        # The same copy again, this time by the walk.
+        store(conn, repo, commit("a"), commit("x"), walk_id=first)
+        assert holes("c") == set()
+        conn.execute("UPDATE scm.git_commits SET deleted_at = now() WHERE commit_sha = %s", [sha("x")])
+        assert holes("c") == {sha("x")}
+        store(conn, repo, commit("x"), walk_id=first)
+        # Unknown parents are not none.
+        store(conn, repo, replace(commit("d"), parents=None), walk_id=first)
+        assert holes("d") == {sha("d")}
+        store(conn, repo, commit("d", "c"), walk_id=first)
+        assert commits.complete_history(conn, repo, 2, [sha("d")])
+        assert commits.covered_tips(conn, repo, 2, [sha(name) for name in "abcdx"]) == {
+            sha(name) for name in "abcdx"
+        }
+
+
+def test_a_hole_in_another_history_holds_up_no_ref_and_is_kept_for_later(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        rows = [commit("c", "b"), commit("b", "a"), commit("a"), commit("y", "x", "b")]
+        store(conn, repo, *rows, walk_id=walk(conn, repo, "y"))
+        assert not commits.complete_history(conn, repo, 1, [sha("y")])
+        assert commits.complete_history(conn, repo, 1, [sha("c")])
+        every = [sha(name) for name in "abcxy"]
+        assert commits.covered_tips(conn, repo, 1, every) == {sha("a"), sha("b"), sha("c")}
+        assert commits.seen(conn, repo, 1, every) == {sha("a"), sha("b"), sha("c"), sha("y")}
+        assert integrity_checks.failures(conn) == {}
+        assert commits.holes(conn, repo, 1, [sha("y")]) == {sha("x")}
+        store(conn, repo, commit("x"), walk_id=walk(conn, repo, "y"))
+        assert commits.complete_history(conn, repo, 1, [sha("y")])
+        assert commits.covered_tips(conn, repo, 1, every) == set(every)
+
+
+def test_a_commit_in_quarantine_is_a_known_hole_once_a_walk_has_passed_it(database: Database) -> None:
+    bad = QuarantinedRow(sha("b"), "unstorable", "refused", b"x")
+    with database.connection() as conn:
+        repo = project(conn)
+        first = walk(conn, repo, "c")
+        store(conn, repo, commit("c", "b"), commit("a"), walk_id=first)
+        quarantine.quarantine(conn, repo_id=repo, job_type=JobType.COMMITS, batch_id=1, rows=[bad])
+        # Its ancestors may be anywhere.
+        assert commits.holes(conn, repo, 1, [sha("c")]) == {sha("b")}
+        commits.end_walk(conn, first)
+        assert commits.holes(conn, repo, 1, [sha("c")]) == set()
+        assert commits.holes_behind(conn, repo, 1, [sha("c")]) == set()
+        assert commits.complete_history(conn, repo, 1, [sha("c")])
+        # As a tip it is one after a walk of its own.
+        assert commits.holes(conn, repo, 1, [sha("b")]) == {sha("b")}
+        commits.end_walk(conn, walk(conn, repo, "b"))
+        assert commits.complete_history(conn, repo, 1, [sha("b")])
+        assert integrity_checks.failures(conn) == {}
