@@ -23,20 +23,26 @@ SELECT 1 FROM scm.ref_walks
 -- Lists those of the given commits that a walk of this generation read with their parents.
 SELECT c.commit_sha
   FROM scm.git_commits AS c
-  JOIN scm.ref_walks AS w USING (walk_id)
+ CROSS JOIN LATERAL (SELECT w.completed_at FROM scm.ref_walks AS w
+                      WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                      LIMIT 1) AS w
  WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s) AND c.deleted_at IS NULL
-   AND w.generation = %(generation)s
    AND (c.parents IS NOT NULL OR w.completed_at IS NOT NULL)
 
 -- name: holes
 -- Lists commits that the tips or commits of open walks name and that no walk of this generation read. A commit
--- in quarantine is no hole if a walk passed it and read all of its ancestors.
+-- in quarantine is no hole if a walk passed it and read all of its ancestors. Each inner LIMIT forces a look-up
+-- by key, because the planner knows nothing of rows that were just written.
 WITH fresh AS MATERIALIZED (
-    SELECT c.commit_sha, c.parents, w.next_page = 0 AS passed
-      FROM scm.ref_walks AS w
-      JOIN scm.git_commits AS c USING (walk_id)
-     WHERE w.repo_id = %(repo_id)s AND w.generation = %(generation)s AND w.completed_at IS NULL
-       AND c.repo_id = w.repo_id AND c.deleted_at IS NULL
+    SELECT c.commit_sha, c.parents,
+           c.walk_id = ANY (ARRAY(SELECT walk_id FROM scm.ref_walks
+                                   WHERE repo_id = %(repo_id)s AND generation = %(generation)s
+                                     AND completed_at IS NULL AND next_page = 0)) AS passed
+      FROM scm.git_commits AS c
+     WHERE c.walk_id = ANY (ARRAY(SELECT walk_id FROM scm.ref_walks
+                                   WHERE repo_id = %(repo_id)s AND generation = %(generation)s
+                                     AND completed_at IS NULL))
+       AND c.deleted_at IS NULL
 ), named AS (
     SELECT p.sha, f.passed FROM fresh AS f CROSS JOIN LATERAL unnest(f.parents) AS p (sha)
     UNION ALL
@@ -46,10 +52,14 @@ WITH fresh AS MATERIALIZED (
 )
 SELECT n.sha
   FROM named AS n
- WHERE NOT EXISTS (SELECT FROM scm.git_commits AS c JOIN scm.ref_walks AS w USING (walk_id)
-                    WHERE c.repo_id = %(repo_id)s AND c.commit_sha = n.sha AND c.deleted_at IS NULL
-                      AND w.generation = %(generation)s
-                      AND (c.parents IS NOT NULL OR w.next_page = 0 OR w.completed_at IS NOT NULL))
+  LEFT JOIN LATERAL (SELECT c.walk_id, c.parents FROM scm.git_commits AS c
+                      WHERE c.repo_id = %(repo_id)s AND c.commit_sha = n.sha AND c.deleted_at IS NULL
+                      LIMIT 1) AS c ON TRUE
+  LEFT JOIN LATERAL (SELECT c.parents IS NOT NULL OR w.next_page = 0 OR w.completed_at IS NOT NULL AS is_read
+                       FROM scm.ref_walks AS w
+                      WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                      LIMIT 1) AS w ON TRUE
+ WHERE w.is_read IS NOT TRUE
  GROUP BY n.sha
 HAVING NOT (EXISTS (SELECT FROM scm.quarantine AS q
                      WHERE q.repo_id = %(repo_id)s AND q.job_type = 'commits' AND q.resolved_at IS NULL
@@ -64,22 +74,27 @@ HAVING NOT (EXISTS (SELECT FROM scm.quarantine AS q
 WITH RECURSIVE named (sha, passed) AS (
     SELECT sha, FALSE FROM unnest(%(tips)s::text[]) AS t (sha)
     UNION
-    SELECT p.sha, c.passed
+    SELECT p.sha, w.passed
       FROM named AS n
-     CROSS JOIN LATERAL (SELECT c.parents, w.next_page = 0 AS passed
-                           FROM scm.git_commits AS c
-                           JOIN scm.ref_walks AS w USING (walk_id)
+     CROSS JOIN LATERAL (SELECT c.walk_id, c.parents FROM scm.git_commits AS c
                           WHERE c.repo_id = %(repo_id)s AND c.commit_sha = n.sha AND c.deleted_at IS NULL
-                            AND w.generation = %(generation)s AND w.completed_at IS NULL
                           LIMIT 1) AS c
+     CROSS JOIN LATERAL (SELECT w.next_page = 0 AS passed FROM scm.ref_walks AS w
+                          WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                            AND w.completed_at IS NULL
+                          LIMIT 1) AS w
      CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
 )
 SELECT n.sha
   FROM named AS n
- WHERE NOT EXISTS (SELECT FROM scm.git_commits AS c JOIN scm.ref_walks AS w USING (walk_id)
-                    WHERE c.repo_id = %(repo_id)s AND c.commit_sha = n.sha AND c.deleted_at IS NULL
-                      AND w.generation = %(generation)s
-                      AND (c.parents IS NOT NULL OR w.next_page = 0 OR w.completed_at IS NOT NULL))
+  LEFT JOIN LATERAL (SELECT c.walk_id, c.parents FROM scm.git_commits AS c
+                      WHERE c.repo_id = %(repo_id)s AND c.commit_sha = n.sha AND c.deleted_at IS NULL
+                      LIMIT 1) AS c ON TRUE
+  LEFT JOIN LATERAL (SELECT c.parents IS NOT NULL OR w.next_page = 0 OR w.completed_at IS NOT NULL AS is_read
+                       FROM scm.ref_walks AS w
+                      WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                      LIMIT 1) AS w ON TRUE
+ WHERE w.is_read IS NOT TRUE
  GROUP BY n.sha
 HAVING NOT (EXISTS (SELECT FROM scm.quarantine AS q
                      WHERE q.repo_id = %(repo_id)s AND q.job_type = 'commits' AND q.resolved_at IS NULL
@@ -102,12 +117,13 @@ WITH RECURSIVE reached (sha) AS (
     UNION
     SELECT p.sha
       FROM reached AS r
-     CROSS JOIN LATERAL (SELECT c.parents
-                           FROM scm.git_commits AS c
-                           JOIN scm.ref_walks AS w USING (walk_id)
+     CROSS JOIN LATERAL (SELECT c.walk_id, c.parents FROM scm.git_commits AS c
                           WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha AND c.deleted_at IS NULL
-                            AND w.generation = %(generation)s AND w.completed_at IS NULL
                           LIMIT 1) AS c
+     CROSS JOIN LATERAL (SELECT w.next_page = 0 AS passed FROM scm.ref_walks AS w
+                          WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                            AND w.completed_at IS NULL
+                          LIMIT 1) AS w
      CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
 ), proof AS (
     INSERT INTO scm.ref_walks (repo_id, tip, generation, next_page, tip_read, completed_at)
@@ -117,17 +133,16 @@ WITH RECURSIVE reached (sha) AS (
 UPDATE scm.git_commits AS c SET walk_id = proof.walk_id
   FROM reached, proof
  WHERE c.repo_id = %(repo_id)s AND c.commit_sha = reached.sha
-   AND c.walk_id IN (SELECT w.walk_id FROM scm.ref_walks AS w
-                      WHERE w.repo_id = %(repo_id)s AND w.generation = %(generation)s
-                        AND w.completed_at IS NULL)
+   AND (SELECT w.completed_at IS NULL AND w.generation = %(generation)s
+          FROM scm.ref_walks AS w WHERE w.walk_id = c.walk_id)
 
 -- name: covered
 -- Lists tips that need no reading, because a complete walk of this generation has them.
 SELECT c.commit_sha
   FROM scm.git_commits AS c
-  JOIN scm.ref_walks AS w USING (walk_id)
  WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(tips)s) AND c.deleted_at IS NULL
-   AND w.completed_at IS NOT NULL AND w.generation = %(generation)s
+   AND (SELECT w.completed_at IS NOT NULL AND w.generation = %(generation)s
+          FROM scm.ref_walks AS w WHERE w.walk_id = c.walk_id)
 
 -- name: count_regressed
 -- Counts copies that were not written because they lack stored line counts or parents.

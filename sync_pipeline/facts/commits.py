@@ -111,7 +111,7 @@ def holes(conn: Connection, repo_id: int, generation: int, tips: Collection[str]
     If there are none, the whole history of ``tips`` and of every new commit is stored. Known holes are left
     out: commits in quarantine that a walk passed.
 
-    Measured with a first load of 4,026 commits: 30 ms."""
+    Measured with 200,000 new commits: 6 s on a busy machine. With one new commit beside them: 1 ms."""
     params = {"repo_id": repo_id, "generation": generation, "tips": list(tips)}
     return {row["sha"] for row in conn.execute(_SQL["holes"], params)}
 
