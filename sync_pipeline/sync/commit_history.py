@@ -128,16 +128,14 @@ class CommitHistory:
     ) -> set[str]:
         """Request the commits by name that a list read to its end lacks: a deletion shifts its rows to a page
         that was read. Returns the holes that are left."""
-        left = _MAX_NAMED
-        while 0 < len(holes) <= left:
-            left -= len(holes)
+        asked: set[str] = set()
+        while (todo := holes - asked) and len(asked | todo) <= _MAX_NAMED:
+            asked |= todo
             read = partial(self._pages.read_by_name, detail="parents")
-            found = parallel_map(read, sorted(holes), self._parallel)
+            found = parallel_map(read, sorted(todo), self._parallel)
             rows = tuple(row for page in found for row in page.rows)
             deferred = tuple(fetch for page in found if page.rows for fetch in page.deferred)
-            if not rows:
-                break
-            candidates.wanted |= holes
+            candidates.wanted |= todo
             self._store_facts(walk, candidates, CommitPage(None, rows, deferred=deferred, number=0))
             holes = self._holes(tips)
         return holes

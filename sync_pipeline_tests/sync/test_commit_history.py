@@ -244,6 +244,9 @@ def test_a_refused_commit_of_the_list_hides_nothing_behind_it(forge: Forge) -> N
     assert report.succeeded, report.error
     assert stored_shas(forge) == shas(forge) - {bad}
     assert forge.rows(_UNCOVERED) == []
+    # The list does not have it, nor does a request by name; one walk shows that all the rest is there.
+    assert forge.gitlab.journal.count(r"commits/[0-9a-f]+") == 1
+    assert forge.gitlab.journal.count(r"ref_name=") == 1
     forge.git.commit("main", "More\n", files={"main": "more"})
     forge.tick()
     assert forge.commits().calls == 3
@@ -274,3 +277,25 @@ def test_a_walk_that_an_older_version_began_goes_on(forge: Forge) -> None:
     assert forge.commits().succeeded
     is_whole(forge)
     assert forge.gitlab.journal.count(r"commits\?.*[?&]page=[12](&|$)") == 0
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_tip_that_cannot_be_read_holds_up_no_other_branch(forge: Forge, is_root: bool) -> None:
+    on_main = line(forge.git, 20)
+    unmerged(forge.git, on_main[::3])
+    parents = [] if is_root else [on_main[3]]
+    bad = forge.git.commit("bad", "Spoilt\n", files={"s": "1"}, parents=parents)
+    forge.gitlab.faults.add("/repository/commits", faults.Poison(b"Spoilt"), times=None)
+    report = forge.commits()
+    assert report.succeeded, report.error
+    assert stored_shas(forge) == shas(forge) - {bad}
+    assert watermarks.get(forge.conn, forge.repo_id, JobType.COMMITS).covered != ()
+    assert integrity_checks.failures(forge.conn) == {}
+    key = "branch:bad" if is_root else bad
+    named = "SELECT natural_key FROM scm.quarantine WHERE resolved_at IS NULL"
+    assert forge.rows(named) == [{"natural_key": key}]
+    again(forge)
+    forge.conn.execute("UPDATE scm.deferred_fetches SET not_before = now()")
+    assert forge.commits().succeeded
+    is_whole(forge)
+    assert forge.rows(named) == []
