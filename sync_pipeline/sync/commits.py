@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from sync_pipeline.core.errors import Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.core.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.core.gitlab_rows import CommitPage, CommitRow, RefKind, RefListing, RefRow
 from sync_pipeline.core.model import (
     Difference,
@@ -110,7 +110,9 @@ class CommitWork:
         begun = self._visit.looked_at
         try:
             listing = RefReader(self._client, self._visit.project_id).listing()
-        except Permanent:
+        except Permanent as error:
+            if isinstance(error, AccessDenied) and error.is_of_the_token:
+                raise
             # The project tells why.
             return self._visit.check_project(), None
         self._is_recalled = self._shows_moves(listing, recalled.path)

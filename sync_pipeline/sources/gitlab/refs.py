@@ -14,7 +14,6 @@ from typing import Any
 from sync_pipeline.core.errors import Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.core.gitlab_rows import RefKind, RefListing, RefRow
 from sync_pipeline.core.model import QuarantinedRow
-from sync_pipeline.sources.gitlab.children import parallel_map
 from sync_pipeline.sources.gitlab.fields import Fields, payload, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UNLISTED, UnreadableRow, is_splittable
 from sync_pipeline.sources.gitlab.paging import pages, rows
@@ -53,7 +52,7 @@ class RefReader:
         """All branches and tags. A project without a repository has none. Raises as the transport does, and
         Transient if the lists change too fast for two equal passes.
         """
-        found = dict(zip(RefKind, parallel_map(self._whole, list(RefKind), len(RefKind)), strict=True))
+        found = {kind: self._whole(kind) for kind in RefKind}
         dates = [one.date for one in found.values() if one.date is not None]
         return RefListing(
             tuple(row for one in found.values() for row in one.rows.values()),
