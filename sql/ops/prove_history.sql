@@ -7,7 +7,7 @@ WITH claimed AS (
      CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
      WHERE w.completed_at IS NOT NULL
     UNION ALL
-    SELECT repo_id, 'tip of walk ' || walk_id, tip FROM scm.ref_walks WHERE completed_at IS NOT NULL
+    SELECT repo_id, 'tip of walk ' || walk_id, tip FROM scm.ref_walks WHERE completed_at IS NOT NULL AND tip <> ''
     UNION ALL
     SELECT repo_id, 'covered tip of ' || kind || ' ' || name, covered_tip FROM scm.refs WHERE covered_tip IS NOT NULL
 )

@@ -2,31 +2,147 @@
 -- complete.
 
 -- name: begin
--- Starts a walk, or continues the one that was interrupted. A complete walk that is requested again starts
--- over.
+-- Starts a walk, or continues an open one. One that was read to its end starts over.
 INSERT INTO scm.ref_walks AS w (repo_id, tip, covered, generation)
 VALUES (%(repo_id)s, %(tip)s, %(covered)s, %(generation)s)
-ON CONFLICT (repo_id, tip, covered, generation) DO UPDATE
-   SET next_page = CASE WHEN w.completed_at IS NULL THEN w.next_page ELSE 1 END,
-       tip_read = w.completed_at IS NULL AND w.tip_read,
-       completed_at = NULL
+ON CONFLICT (repo_id, tip, covered, generation) WHERE completed_at IS NULL DO UPDATE
+   SET next_page = greatest(w.next_page, 1), tip_read = w.tip_read AND w.next_page > 0
 RETURNING walk_id, tip, covered, next_page, tip_read
 
 -- name: record_page
--- Records the page at which a walk continues.
+-- Records the page at which a walk continues; 0: it was read to its end.
 UPDATE scm.ref_walks SET next_page = %(next_page)s, tip_read = %(tip_read)s WHERE walk_id = %(walk_id)s
 
--- name: complete
--- Marks a walk as complete.
-UPDATE scm.ref_walks SET tip_read = TRUE, completed_at = now() WHERE walk_id = %(walk_id)s
+-- name: list_begun
+-- Returns whether the list of all refs was interrupted in this generation.
+SELECT 1 FROM scm.ref_walks
+ WHERE repo_id = %(repo_id)s AND generation = %(generation)s AND tip = '' AND completed_at IS NULL
+   AND next_page > 1
 
--- name: covered
--- Lists tips that need no walk, because a complete walk of this generation read them.
+-- name: seen
+-- Lists those of the given commits that a walk of this generation read with their parents.
 SELECT c.commit_sha
   FROM scm.git_commits AS c
-  JOIN scm.ref_walks AS w USING (walk_id)
+ CROSS JOIN LATERAL (SELECT w.completed_at FROM scm.ref_walks AS w
+                      WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                      LIMIT 1) AS w
+ WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(shas)s) AND c.deleted_at IS NULL
+   AND (c.parents IS NOT NULL OR w.completed_at IS NOT NULL)
+
+-- name: holes
+-- Lists commits that the tips or commits of open walks name and that no walk of this generation read. A commit
+-- in quarantine is no hole if a walk passed it and read all of its ancestors. Each inner LIMIT forces a look-up
+-- by key, because the planner knows nothing of rows that were just written.
+WITH fresh AS MATERIALIZED (
+    SELECT c.commit_sha, c.parents,
+           c.walk_id = ANY (ARRAY(SELECT walk_id FROM scm.ref_walks
+                                   WHERE repo_id = %(repo_id)s AND generation = %(generation)s
+                                     AND completed_at IS NULL AND next_page = 0)) AS passed
+      FROM scm.git_commits AS c
+     WHERE c.walk_id = ANY (ARRAY(SELECT walk_id FROM scm.ref_walks
+                                   WHERE repo_id = %(repo_id)s AND generation = %(generation)s
+                                     AND completed_at IS NULL))
+       AND c.deleted_at IS NULL
+), named AS (
+    SELECT p.sha, f.passed FROM fresh AS f CROSS JOIN LATERAL unnest(f.parents) AS p (sha)
+    UNION ALL
+    SELECT commit_sha, passed FROM fresh WHERE parents IS NULL
+    UNION ALL
+    SELECT sha, FALSE FROM unnest(%(tips)s::text[]) AS t (sha)
+)
+SELECT n.sha
+  FROM named AS n
+  LEFT JOIN LATERAL (SELECT c.walk_id, c.parents FROM scm.git_commits AS c
+                      WHERE c.repo_id = %(repo_id)s AND c.commit_sha = n.sha AND c.deleted_at IS NULL
+                      LIMIT 1) AS c ON TRUE
+  LEFT JOIN LATERAL (SELECT c.parents IS NOT NULL OR w.next_page = 0 OR w.completed_at IS NOT NULL AS is_read
+                       FROM scm.ref_walks AS w
+                      WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                      LIMIT 1) AS w ON TRUE
+ WHERE w.is_read IS NOT TRUE
+ GROUP BY n.sha
+HAVING NOT (EXISTS (SELECT FROM scm.quarantine AS q
+                     WHERE q.repo_id = %(repo_id)s AND q.job_type = 'commits' AND q.resolved_at IS NULL
+                       AND q.natural_key = n.sha)
+            AND (bool_or(n.passed)
+                 OR EXISTS (SELECT FROM scm.ref_walks AS w
+                             WHERE w.repo_id = %(repo_id)s AND w.generation = %(generation)s
+                               AND w.completed_at IS NULL AND w.tip = n.sha AND w.next_page = 0)))
+
+-- name: holes_behind
+-- Lists the holes that the given tips reach. It follows parents from the tips through commits of open walks.
+WITH RECURSIVE named (sha, passed) AS (
+    SELECT sha, FALSE FROM unnest(%(tips)s::text[]) AS t (sha)
+    UNION
+    SELECT p.sha, w.passed
+      FROM named AS n
+     CROSS JOIN LATERAL (SELECT c.walk_id, c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = n.sha AND c.deleted_at IS NULL
+                          LIMIT 1) AS c
+     CROSS JOIN LATERAL (SELECT w.next_page = 0 AS passed FROM scm.ref_walks AS w
+                          WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                            AND w.completed_at IS NULL
+                          LIMIT 1) AS w
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+)
+SELECT n.sha
+  FROM named AS n
+  LEFT JOIN LATERAL (SELECT c.walk_id, c.parents FROM scm.git_commits AS c
+                      WHERE c.repo_id = %(repo_id)s AND c.commit_sha = n.sha AND c.deleted_at IS NULL
+                      LIMIT 1) AS c ON TRUE
+  LEFT JOIN LATERAL (SELECT c.parents IS NOT NULL OR w.next_page = 0 OR w.completed_at IS NOT NULL AS is_read
+                       FROM scm.ref_walks AS w
+                      WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                      LIMIT 1) AS w ON TRUE
+ WHERE w.is_read IS NOT TRUE
+ GROUP BY n.sha
+HAVING NOT (EXISTS (SELECT FROM scm.quarantine AS q
+                     WHERE q.repo_id = %(repo_id)s AND q.job_type = 'commits' AND q.resolved_at IS NULL
+                       AND q.natural_key = n.sha)
+            AND (bool_or(n.passed)
+                 OR EXISTS (SELECT FROM scm.ref_walks AS w
+                             WHERE w.repo_id = %(repo_id)s AND w.generation = %(generation)s
+                               AND w.completed_at IS NULL AND w.tip = n.sha AND w.next_page = 0)))
+
+-- name: complete
+-- Marks the open walks of this generation as complete. All ancestors of their commits are stored.
+UPDATE scm.ref_walks AS w SET completed_at = now()
+ WHERE w.repo_id = %(repo_id)s AND w.generation = %(generation)s AND w.completed_at IS NULL
+   AND EXISTS (SELECT FROM scm.git_commits AS c WHERE c.walk_id = w.walk_id)
+
+-- name: complete_reached
+-- Moves the commits of open walks that the given tips reach to a complete walk of their own.
+WITH RECURSIVE reached (sha) AS (
+    SELECT sha FROM unnest(%(tips)s::text[]) AS t (sha)
+    UNION
+    SELECT p.sha
+      FROM reached AS r
+     CROSS JOIN LATERAL (SELECT c.walk_id, c.parents FROM scm.git_commits AS c
+                          WHERE c.repo_id = %(repo_id)s AND c.commit_sha = r.sha AND c.deleted_at IS NULL
+                          LIMIT 1) AS c
+     CROSS JOIN LATERAL (SELECT w.next_page = 0 AS passed FROM scm.ref_walks AS w
+                          WHERE w.walk_id = c.walk_id AND w.generation = %(generation)s
+                            AND w.completed_at IS NULL
+                          LIMIT 1) AS w
+     CROSS JOIN LATERAL unnest(c.parents) AS p (sha)
+), proof AS (
+    INSERT INTO scm.ref_walks (repo_id, tip, generation, next_page, tip_read, completed_at)
+    VALUES (%(repo_id)s, (%(tips)s::text[])[1], %(generation)s, 0, TRUE, now())
+    RETURNING walk_id
+)
+UPDATE scm.git_commits AS c SET walk_id = proof.walk_id
+  FROM reached, proof
+ WHERE c.repo_id = %(repo_id)s AND c.commit_sha = reached.sha
+   AND (SELECT w.completed_at IS NULL AND w.generation = %(generation)s
+          FROM scm.ref_walks AS w WHERE w.walk_id = c.walk_id)
+
+-- name: covered
+-- Lists tips that need no reading, because a complete walk of this generation has them.
+SELECT c.commit_sha
+  FROM scm.git_commits AS c
  WHERE c.repo_id = %(repo_id)s AND c.commit_sha = ANY (%(tips)s) AND c.deleted_at IS NULL
-   AND w.completed_at IS NOT NULL AND w.generation = %(generation)s
+   AND (SELECT w.completed_at IS NOT NULL AND w.generation = %(generation)s
+          FROM scm.ref_walks AS w WHERE w.walk_id = c.walk_id)
 
 -- name: count_regressed
 -- Counts copies that were not written because they lack stored line counts or parents.

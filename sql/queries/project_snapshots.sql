@@ -9,6 +9,14 @@ SELECT raw, escaped, server_date, looked_at FROM scm.project_snapshots
    AND looked_at > clock_timestamp() - make_interval(secs => %(seconds)s)
    AND NOT EXISTS (SELECT FROM scm.revoked_credentials WHERE fingerprint = %(fingerprint)s)
 
+-- name: latest
+-- Reads the latest response to the same token, whichever job types have used it. After a refusal of the token
+-- there is none.
+SELECT raw, escaped, server_date, looked_at FROM scm.project_snapshots
+ WHERE repo_id = %(repo_id)s AND fingerprint = %(fingerprint)s
+   AND looked_at > clock_timestamp() - make_interval(secs => %(seconds)s)
+   AND NOT EXISTS (SELECT FROM scm.revoked_credentials WHERE fingerprint = %(fingerprint)s)
+
 -- name: put
 -- Stores the response about a project.
 INSERT INTO scm.project_snapshots (repo_id, fingerprint, job_types, raw, escaped, server_date, looked_at)

@@ -100,9 +100,10 @@ class CommitRow:
 class CommitPage(Page[tuple[CommitRow, ...]]):
     """A page of commits. One of a walk holds what ``tip`` reaches and ``base`` does not (None: to the root).
 
-    ``number`` counts from 1; the walk can be continued at ``next_number``, None at its end. ``tip_read``: the
-    tip was in this page or an earlier one. ``complete``: this page ends the walk, and its answers can be
-    relied on. ``absent`` are commits that were requested by name and that the server does not have."""
+    ``number`` counts from 1, and is 0 for commits that were requested by name. The walk can be continued at
+    ``next_number``, None at its end. ``tip_read``: the tip was in this page or an earlier one. ``complete``:
+    this page ends the walk, and its answers can be relied on. ``absent`` are commits that were requested by
+    name and that the server does not have."""
 
     tip: str | None = None
     base: str | None = None

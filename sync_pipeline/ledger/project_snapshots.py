@@ -41,7 +41,16 @@ def recent(
         "job_types": [str(one) for one in job_types],
         "seconds": seconds,
     }
-    row = conn.execute(_SQL["recent"], params).fetchone()
+    return _stored(conn.execute(_SQL["recent"], params).fetchone())
+
+
+def latest(conn: Connection, repo_id: int, fingerprint: str, *, seconds: float) -> StoredProject | None:
+    """The latest look with this token, if it is younger than ``seconds``. None where the token is stopped."""
+    params = {"repo_id": repo_id, "fingerprint": fingerprint, "seconds": seconds}
+    return _stored(conn.execute(_SQL["latest"], params).fetchone())
+
+
+def _stored(row: Mapping[str, Any] | None) -> StoredProject | None:
     if row is None:
         return None
     return StoredProject(raws.restored(row["raw"], row["escaped"]), row["server_date"], row["looked_at"])

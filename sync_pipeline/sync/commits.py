@@ -1,49 +1,48 @@
-"""Commits of a GitLab project: how one attempt reads and stores them, ref by ref.
+"""Commits of a GitLab project: one attempt, from the listing of refs to coverage.
 
-Belongs here: which refs are walked, from where, and when everything that any ref reaches is stored. Coverage
-then reaches to the time of the listing. Dates prove nothing here: git stops a date-limited walk at the first
-old-dated commit.
+Belongs here: what a visit, a retry and a repair read, and what follows once everything that any ref reaches
+is stored. Coverage then reaches to the time of the listing. Dates prove nothing here: git stops a
+date-limited walk at the first old-dated commit. Does not belong here: how the history of the refs is read
+(:mod:`sync_pipeline.sync.commit_history`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 
-from sync_pipeline.core.errors import Permanent, RowUnreadable, SourceGone, SyncError, Transient
-from sync_pipeline.core.gitlab_rows import CommitPage, CommitRow, RefKind, RefListing
+from sync_pipeline.core.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
+from sync_pipeline.core.gitlab_rows import CommitPage, CommitRow, RefKind, RefListing, RefRow
 from sync_pipeline.core.model import (
-    Counts,
-    DeferredFetch,
     Difference,
     Evidence,
     Page,
     QuarantinedRow,
     TimeWindow,
 )
-from sync_pipeline.core.windows import overlap, span
+from sync_pipeline.core.windows import overlap
 from sync_pipeline.facts import commits, comparison, quarantine, refs
 from sync_pipeline.facts.quarantine import QuarantineEntry
 from sync_pipeline.ledger import watermarks
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.sources.gitlab import project
-from sync_pipeline.sources.gitlab.children import OWN_ERRORS
 from sync_pipeline.sources.gitlab.commits import CommitReader
-from sync_pipeline.sources.gitlab.fields import commit, is_sha, quarantine_key, quarantined
+from sync_pipeline.sources.gitlab.fields import Fields, commit, is_sha, quarantine_key, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UNLISTED
 from sync_pipeline.sources.gitlab.refs import RefReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.sync.attempt import DEFERRED_PER_VISIT, Attempt
 from sync_pipeline.sync.chunks import store_in_chunks
-from sync_pipeline.sync.pages import Batch, FactStore, open_batch, write_page
+from sync_pipeline.sync.commit_graph import Candidates
+from sync_pipeline.sync.commit_history import CommitHistory, key_of
+from sync_pipeline.sync.commit_pages import CommitPages
+from sync_pipeline.sync.pages import open_batch
 from sync_pipeline.sync.project import ProjectVisit
 from sync_pipeline.sync.retry import RetryResult
 
 _LISTINGS = 3
-_TIPS_AT_ONCE = 500
 # For more old tips than these one query follows all parents; for fewer a query each is faster.
 _MAX_OLD_TIPS = 20
 _MAX_UNLISTED_PER_VISIT = 50
@@ -56,83 +55,8 @@ _MAX_PARENTS_PER_VISIT = 100
 _PARENTS_PER_BATCH = 20
 # After so long a commit that the server did not have is asked for again.
 _PARENTS_EVERY = timedelta(days=7)
-# Errors of one commit, whose details stay deferred. Every other error is one of the job.
-_STAYS_DEFERRED = OWN_ERRORS | {"no_object"}
-# Errors of the history of one ref: the others are read anyway. If more refs have them, the server is the
-# cause.
-_OF_ONE_REF = OWN_ERRORS - {"denied"}
-_MAX_FAILED_REFS = 2
 # Keys of quarantine that are of refs.
 _REF_KEYS = tuple(f"{kind}:" for kind in RefKind)
-
-
-@dataclass
-class CommitFacts(FactStore[CommitPage]):
-    """Writes pages of commits. ``walk`` is the one that reads them, None where they are read by date or by
-    name. Commits in ``overriding`` replace what is stored. ``reached_again``: a walk came through a commit
-    that no ref reached until now, or led there."""
-
-    repo_id: int
-    walk: commits.Walk | None = None
-    overriding: set[str] = field(default_factory=set)
-    reached_again: bool = False
-
-    def store(self, batch: Batch, page: CommitPage) -> Counts:
-        """See :class:`sync_pipeline.sync.pages.FactStore`."""
-        if again := [row.sha for row in page.rows if row.sha in self.overriding]:
-            commits.invalidate(batch.conn, self.repo_id, again)
-        if self.walk is not None and not self.reached_again:
-            met = {sha for row in page.rows for sha in (row.sha, *(row.parents or ()))}
-            self.reached_again = refs.any_unreachable(batch.conn, self.repo_id, met)
-        return commits.store_commits(
-            batch.conn,
-            repo_id=self.repo_id,
-            batch_id=batch.batch_id,
-            rows=page.rows,
-            walk_id=None if self.walk is None else self.walk.walk_id,
-            deferred={one.natural_key for one in page.deferred},
-        )
-
-    def finish(self, batch: Batch, page: CommitPage) -> None:
-        """See :class:`sync_pipeline.sync.pages.FactStore`."""
-        if page.absent:
-            commits.note_parents_asked(batch.conn, self.repo_id, page.absent)
-        if self.walk is None:
-            return
-        if page.complete:
-            commits.complete_walk(batch.conn, self.walk.walk_id)
-            refs.cover(batch.conn, self.repo_id, [self.walk.tip])
-        else:
-            # An answer without its tip cannot be relied on: the next visit begins it again.
-            commits.record_page(
-                batch.conn,
-                self.walk.walk_id,
-                next_page=page.next_number or 1,
-                tip_read=page.tip_read and page.next_number is not None,
-            )
-
-    def key(self, row: CommitRow) -> str:
-        """See :class:`sync_pipeline.sync.pages.FactStore`."""
-        return row.sha
-
-
-@dataclass
-class _Walks:
-    """The walks from the ``refs`` of one listing, the default branch first. Tips in ``given_up`` are not
-    tried, and those in ``known`` are covered already. The server does not give the history of tips in
-    ``lost``. ``failures`` are errors of single refs."""
-
-    refs: Sequence[refs.StoredRef]
-    readable: TimeWindow
-    given_up: set[str]
-    known: set[str] = field(default_factory=set)
-    lost: set[str] = field(default_factory=set)
-    failures: list[SyncError] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.main = self.refs[0].tip if self.refs else None
-        # Names that the server may take for the id of a commit, or the other way round.
-        self.like_ids = {ref.name for ref in self.refs if is_sha(ref.name)}
 
 
 class CommitWork:
@@ -144,12 +68,14 @@ class CommitWork:
         self._visit = visit
         self._database = attempt.database
         self._repo_id = attempt.repo.repo_id
-        self._reader = CommitReader(client, visit.project_id)
-        self._facts = CommitFacts(self._repo_id)
+        parallel = attempt.settings.gitlab.parallel
+        self._reader = CommitReader(client, visit.project_id, parallel=parallel)
+        self._pages = CommitPages(attempt, self._reader)
         attempt.meter = lambda: client.traffic
         self._all_gone = False
         self._came_late = False
         self._is_repair = False
+        self._is_recalled = False
 
     def run(self) -> None:
         """Everything that the job asks for. See :class:`sync_pipeline.sync.attempt.Work`."""
@@ -157,26 +83,65 @@ class CommitWork:
             self._work()
 
     def _work(self) -> None:
-        project_info = self._visit.check_project()
+        project_info, listing = self._begin()
         if self._visit.is_disabled(self._attempt):
             return
         if self._attempt.is_incremental:
             self._fetch_deferred()
-        readable = self._read_refs(project_info)
+        readable = self._read_refs(project_info, listing)
         if readable is not None:
             self._read_window(readable)
         detail = "every branch and tag is gone; what is stored stays" if self._all_gone else None
-        self._visit.record(self._attempt, complete=readable is not None, detail=detail)
+        activity_at = readable.until if readable and self._is_recalled else None
+        self._visit.record(
+            self._attempt, complete=readable is not None, detail=detail, activity_at=activity_at
+        )
 
     # -- refs ---------------------------------------------------------------------------------------------
 
-    def _read_refs(self, info: project.ProjectInfo) -> TimeWindow | None:
+    def _begin(self) -> tuple[project.ProjectInfo, RefListing | None]:
+        """The project, and the first listing of refs if it was read. A listing that shows moved refs of the
+        registered project saves the request for the project, but for one each hour."""
+        recalled = None
+        if self._attempt.is_incremental:
+            recalled = self._visit.recall_project(self._attempt.job_type)
+        if recalled is None:
+            return self._visit.check_project(), None
+        begun = self._visit.looked_at
+        try:
+            listing = RefReader(self._client, self._visit.project_id).listing()
+        except Permanent as error:
+            if isinstance(error, AccessDenied) and error.is_of_the_token:
+                raise
+            # The project tells why.
+            return self._visit.check_project(), None
+        self._is_recalled = self._shows_moves(listing, recalled.path)
+        if self._is_recalled:
+            return recalled, listing
+        found = self._visit.check_project()
+        # The listing shows the refs as they were when the visit began.
+        self._visit.looked_at = min(begun, self._visit.looked_at)
+        return found, listing
+
+    def _shows_moves(self, listing: RefListing, path: str) -> bool:
+        """Whether a branch or tag has moved, in the repository that is stored. Equal commits have the same
+        history, so a repository that took its place has none of those that are stored."""
+        with self._database.connection() as conn:
+            changes = refs.changes(conn, self._repo_id, listing.refs)
+            if not changes.new and all(one.old_tip == one.new_tip for one in changes.changed.values()):
+                return False
+            near = {sha for ref in listing.refs for sha in (ref.tip, *_parents_of_tip(ref))}
+            is_same = bool(commits.stored(conn, self._repo_id, list(near)))
+        return is_same and all(_is_at(path, ref) for ref in listing.refs)
+
+    def _read_refs(self, info: project.ProjectInfo, listing: RefListing | None = None) -> TimeWindow | None:
         """Make everything complete that any ref reaches; returns the time that is covered then. None where
-        the source shows an empty repository that was none before."""
+        the source shows an empty repository that was none before. ``listing``: the first one, if it was
+        read."""
         given_up: set[str] = set()
         for _ in range(_LISTINGS):
             reader = RefReader(self._client, self._visit.project_id)
-            listing = reader.listing()
+            listing = listing or reader.listing()
             with self._database.connection() as conn:
                 stored = refs.stored_refs(conn, self._repo_id)
             if not listing.refs and stored:
@@ -192,6 +157,7 @@ class CommitWork:
             readable, lost = self._cover(listing, given_up)
             if readable is not None:
                 return readable
+            listing = None
             # The ref moved between listing and walk, and its old tip was deleted. Or it still leads there,
             # and the server does not return it.
             given_up |= lost
@@ -216,77 +182,28 @@ class CommitWork:
         An error in the history of one ref is raised after those of the others were read."""
         readable = self._visit.readable(listing.date)
         stored, deleted = self._record(listing, readable)
-        ordered = sorted(stored, key=lambda r: (not r.is_default, r.kind is RefKind.TAG, r.name))
-        walks = _Walks(ordered, readable, given_up)
-        self._walk_refs(walks)
-        if walks.failures:
-            raise walks.failures[0]
-        if walks.lost:
-            return None, walks.lost
+        history = CommitHistory(self._attempt, self._pages, stored, readable, given_up)
+        history.read()
+        if history.failures:
+            raise history.failures[0]
+        if history.lost:
+            return None, history.lost
         self._find_unlisted(readable)
-        without_history = [ref for ref in ordered if ref.tip in given_up and ref.covered_tip != ref.tip]
+        without_history = [ref for ref in history.refs if ref.tip in given_up and ref.covered_tip != ref.tip]
         if self._attempt.is_incremental:
             if not without_history:
                 self._store_of_merge_requests(readable)
             self._read_parents(readable)
         self._quarantine(without_history, readable)
-        tips = [ref.tip for ref in ordered]
-        self._conclude(readable, listing.date, walks.known, deleted, tips, whole=not without_history)
+        tips = [ref.tip for ref in history.refs]
+        self._conclude(readable, listing.date, history.known, deleted, tips, whole=not without_history)
         return readable, set()
-
-    def _walk_refs(self, walks: _Walks) -> None:
-        """Read what each ref reaches that is not covered. The default branch is read first, and the others
-        against its history."""
-        main = walks.main
-        base = None if main in walks.given_up else main
-        rewritten: bool | None = None
-        todo = [ref for ref in walks.refs if ref.covered_tip != ref.tip]
-        for number, ref in enumerate(todo):
-            if ref.tip in walks.lost or ref.tip in walks.given_up:
-                continue
-            if number % _TIPS_AT_ONCE == 0:
-                walks.known |= self._covered(one.tip for one in todo[number : number + _TIPS_AT_ONCE])
-            # A walk since then may have come through it.
-            if ref.tip in walks.known or self._covered([ref.tip]):
-                walks.known.add(ref.tip)
-            elif ref.tip == main:
-                if not self._try_walk(walks, ref.tip, ref.covered_tip):
-                    base = None
-            else:
-                if main in walks.lost or main in walks.given_up:
-                    rewritten = False
-                elif rewritten is None:
-                    rewritten = self._is_rewritten(walks.refs[0])
-                # Where all of history was rewritten, old tips have nothing in common with the new ones.
-                if self._try_walk(walks, ref.tip, base if rewritten else ref.covered_tip or base):
-                    base = base or ref.tip
-
-    def _try_walk(self, walks: _Walks, tip: str, base: str | None) -> bool:
-        """Walk from ``tip``; returns whether that succeeded. Raises the errors that are not of this ref."""
-        names = [ref.full_name for ref in walks.refs if ref.tip == tip] if tip in walks.like_ids else []
-        try:
-            self._walk(tip, None if base in walks.like_ids else base, walks.readable, names)
-        except (Permanent, Transient) as error:
-            if error.code == "no_commit":
-                # A ref that an earlier visit gave up needs no second listing.
-                (walks.given_up if self._was_given_up(walks, tip) else walks.lost).add(tip)
-            elif _is_of_one_ref(error) and tip != walks.main and len(walks.failures) < _MAX_FAILED_REFS:
-                walks.failures.append(error)
-            else:
-                raise
-            return False
-        return True
-
-    def _was_given_up(self, walks: _Walks, tip: str) -> bool:
-        with self._database.connection() as conn:
-            keys = refs.quarantined_keys(conn, self._repo_id, without_history=True)
-        return any(ref.tip == tip and _quarantine_key(ref) in keys for ref in walks.refs)
 
     def _quarantine(self, without_history: Sequence[refs.StoredRef], readable: TimeWindow) -> None:
         """Put the refs whose history the server does not give into quarantine, and take the others out."""
         now = {
-            _quarantine_key(ref): QuarantinedRow(
-                _quarantine_key(ref),
+            key_of(ref): QuarantinedRow(
+                key_of(ref),
                 refs.NO_HISTORY,
                 f"the {ref.kind} leads to {ref.tip}; the server does not give that commit's history",
                 b"",
@@ -301,15 +218,6 @@ class CommitWork:
         new = tuple(row for key, row in now.items() if key not in before)
         with self._attempt.lease(), open_batch(self._attempt, Page(readable, (), quarantined=new)) as batch:
             refs.resolve(batch.conn, self._repo_id, before - now.keys())
-
-    def _is_rewritten(self, main: refs.StoredRef) -> bool:
-        """Whether ``main``, which is covered, no longer leads to where it led at the last visit."""
-        with self._database.connection() as conn:
-            return any(
-                not refs.is_ancestor(conn, self._repo_id, old, new)
-                for kind, name, old, new in refs.unrecorded_moves(conn, self._repo_id)
-                if (kind, name) == (main.kind, main.name)
-            )
 
     def _record(
         self, listing: RefListing, readable: TimeWindow
@@ -340,83 +248,23 @@ class CommitWork:
         with self._database.connection() as conn:
             return refs.stored_refs(conn, self._repo_id), deleted
 
-    def _covered(self, tips: Iterable[str]) -> set[str]:
-        """Those of ``tips`` whose whole history is stored."""
-        with self._database.connection() as conn:
-            return commits.covered_tips(conn, self._repo_id, self._attempt.claim.generation, list(tips))
-
-    def _walk(self, tip: str, base: str | None, window: TimeWindow, names: Sequence[str] = ()) -> None:
-        """Read and store everything that ``tip`` reaches and ``base`` does not; ``names`` as for
-        :meth:`CommitReader.read_tip`."""
-        self._facts.walk = walk = self._begin(tip, base)
-        pages = self._reader.read_tip(
-            tip,
-            base,
-            first_page=walk.next_page,
-            tip_read=walk.tip_read,
-            whole=partial(self._whole, tip),
-            names=names,
-        )
-        try:
-            self._store_pages(pages, window)
-        finally:
-            self._facts.walk = None
-
-    def _store_pages(self, pages: Iterator[CommitPage], window: TimeWindow) -> None:
-        rows = self._attempt.settings.chunks.rows
-        store_in_chunks([self._attempt], pages, partial(self._store, window), rows=rows)
-
-    def _store(self, window: TimeWindow, page: CommitPage) -> int:
-        walk = self._facts.walk
-        if walk is not None and page.base != walk.covered:
-            # The answer about the range could not be relied on: the tip is read whole.
-            self._facts.walk = self._begin(walk.tip, None)
-        write_page(self._attempt, replace(page, window=window, evidence=_evidence(page)), self._facts)
-        return len(page.rows)
-
-    def _store_one(self, page: CommitPage, window: TimeWindow) -> None:
-        """Store a page that was read by itself, under a lease of its own."""
-        with self._attempt.lease():
-            self._store(window, page)
-
-    def _whole(self, tip: str) -> tuple[int, bool]:
-        """Where the walk from ``tip`` to the root goes on, and whether it has read ``tip``."""
-        walk = self._begin(tip, None)
-        return walk.next_page, walk.tip_read
-
-    def _begin(self, tip: str, covered: str | None) -> commits.Walk:
-        with self._attempt.fenced() as conn:
-            return commits.begin_walk(
-                conn,
-                repo_id=self._repo_id,
-                tip=tip,
-                covered=covered,
-                generation=self._attempt.claim.generation,
-            )
-
     def _find_unlisted(self, readable: TimeWindow) -> None:
-        """Request commits that no page could return. Their children name them, and each is requested alone. A
-        commit that does not come then is deferred and quarantined under its name.
-        """
+        """Every commit that no page could return is stored or in quarantine under its name now, so those
+        without a name leave quarantine. Parents of commits that came late are requested by their names."""
         with self._database.connection() as conn:
             keys = refs.nameless(conn, self._repo_id, UNLISTED)
-        if not keys and not self._came_late:
-            return
         asked: set[str] = set()
-        while len(asked) < _MAX_UNLISTED_PER_VISIT:
+        while (keys or self._came_late) and len(asked) < _MAX_UNLISTED_PER_VISIT:
             with self._database.connection() as conn:
                 found = set(refs.missing(conn, self._repo_id, _MAX_UNLISTED_PER_VISIT)) - asked
+                found -= quarantine.open_keys(conn, self._repo_id, self._attempt.job_type)
             if not found:
                 break
-            for sha in sorted(found):
-                page = self._read_by_name(sha, "stats")
-                if not page.rows and not page.quarantined:
-                    unlisted = QuarantinedRow(sha, UNLISTED, page.deferred[0].error, b"")
-                    page = replace(page, quarantined=(unlisted,))
-                self._store_one(page, readable)
+            self._pages.read_unlisted(readable, found)
             asked |= found
-        with self._attempt.lease(), open_batch(self._attempt, Page(readable, ())) as batch:
-            refs.resolve(batch.conn, self._repo_id, keys)
+        if keys:
+            with self._attempt.lease(), open_batch(self._attempt, Page(readable, ())) as batch:
+                refs.resolve(batch.conn, self._repo_id, keys)
 
     def _store_of_merge_requests(self, readable: TimeWindow) -> None:
         """Store the commits that only merge requests list: no branch and no tag reaches them. Their parents
@@ -436,7 +284,7 @@ class CommitWork:
         step = self._attempt.settings.chunks.rows
         for first in range(0, len(found), step):
             some = tuple(rows[first : first + step])
-            self._store_one(CommitPage(None, some, quarantined=tuple(unreadable)), readable)
+            self._pages.store_one(readable, CommitPage(None, some, quarantined=tuple(unreadable)))
             unreadable = []
 
     def _read_parents(self, readable: TimeWindow) -> None:
@@ -444,7 +292,9 @@ class CommitWork:
         with self._database.connection() as conn:
             todo = commits.without_parents(conn, self._repo_id, _PARENTS_EVERY, _MAX_PARENTS_PER_VISIT)
         for first in range(0, len(todo), _PARENTS_PER_BATCH):
-            pages = [self._read_by_name(sha, "parents") for sha in todo[first : first + _PARENTS_PER_BATCH]]
+            pages = [
+                self._pages.read_by_name(sha, "parents") for sha in todo[first : first + _PARENTS_PER_BATCH]
+            ]
             page = CommitPage(
                 None,
                 tuple(row for one in pages for row in one.rows),
@@ -452,7 +302,7 @@ class CommitWork:
                 deferred=tuple(fetch for one in pages for fetch in one.deferred),
                 absent=tuple(sha for one in pages for sha in one.absent),
             )
-            self._store_one(page, readable)
+            self._pages.store_one(readable, page)
             if not page.rows and not page.absent:
                 # The server is in trouble; the others are asked for in the next visit.
                 break
@@ -487,7 +337,7 @@ class CommitWork:
                 main is None or not refs.is_ancestor(conn, self._repo_id, old, main) for old in deleted
             )
             # A ref that was deleted and comes back leads where nothing has to be walked.
-            found = self._facts.reached_again or (
+            found = self._pages.facts.reached_again or (
                 bool(known or changed) and refs.any_unreachable(conn, self._repo_id, tips)
             )
             is_scan = before.swept_at is None or self._visit.looked_at - before.swept_at >= _SCAN_EVERY
@@ -550,12 +400,12 @@ class CommitWork:
         return result
 
     def _retry_commit(self, sha: str, readable: TimeWindow, result: RetryResult) -> None:
-        page = self._read_by_name(sha, "stats")
+        page = self._pages.read_by_name(sha, "stats")
         if page.rows:
-            self._store_one(page, readable)
+            self._pages.store_one(readable, page)
         elif page.quarantined:
             # Nothing is deferred for a row that is not stored.
-            self._store_one(replace(page, deferred=()), readable)
+            self._pages.store_one(readable, replace(page, deferred=()))
         else:
             result.unread[sha] = page.deferred[0].error
 
@@ -566,7 +416,7 @@ class CommitWork:
         window = entries[0].window
         try:
             if is_sha(tip):
-                self._store_pages(self._reader.read_tip(tip), readable)
+                self._pages.store_all(readable, self._reader.read_tip(tip))
             elif isinstance(window, TimeWindow):
                 self._read_days(window, readable)
             else:
@@ -586,24 +436,26 @@ class CommitWork:
             project_info = self._check_project()
             readable = self._visit.readable(None)
             self._is_repair = True
-            self._facts.overriding = set(shas)
-            if len(shas) <= _MAX_READ_BY_NAME:
-                for sha in shas:
-                    self._store_one(self._read_by_name(sha, "stats"), readable)
-            else:
-                self._walk_all(readable)
+            self._pages.facts.overriding = set(shas)
+            left = set(shas)
+            if len(left) > _MAX_READ_BY_NAME:
+                left -= self._read_all(readable)
+            for sha in sorted(left)[:_MAX_READ_BY_NAME]:
+                self._pages.store_one(readable, self._pages.read_by_name(sha, "stats"))
             # This also flags what no ref reaches.
             self._read_refs(project_info)
 
-    def _walk_all(self, readable: TimeWindow) -> None:
-        """Read the whole history of every stored ref."""
-        with self._database.connection() as conn:
-            stored = refs.stored_refs(conn, self._repo_id)
-        main = next((ref.tip for ref in stored if ref.is_default), None)
-        if main is not None:
-            self._walk(main, None, readable)
-        for tip in sorted({ref.tip for ref in stored} - {main}):
-            self._walk(tip, main, readable)
+    def _read_all(self, readable: TimeWindow) -> set[str]:
+        """Read the list of all refs, and store again what is stored or missing; returns what was listed."""
+        listed: set[str] = set()
+
+        def noted() -> Iterator[CommitPage]:
+            for page in self._reader.read_all():
+                listed.update(row.sha for row in page.rows)
+                yield page
+
+        self._store_known(noted(), readable)
+        return listed
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
         """See :class:`sync_pipeline.sync.reconcile.Repairing`."""
@@ -644,21 +496,23 @@ class CommitWork:
 
         The server lists what any ref reaches there, hidden ones (of merge requests, of pipelines) as well. So
         a row is stored if it has a row already, or if the history of a branch or tag lacks it."""
-        with self._database.connection() as conn:
-            wanted = set(comparison.unstored_commits(conn, self._repo_id))
+        self._store_known(self._reader.read_days(days), window)
 
-        store = partial(self._store_known, wanted, window)
-        rows = self._attempt.settings.chunks.rows
-        store_in_chunks([self._attempt], self._reader.read_days(days), store, rows=rows)
-
-    def _store_known(self, wanted: set[str], window: TimeWindow, page: CommitPage) -> int:
+    def _store_known(self, pages: Iterator[CommitPage], window: TimeWindow) -> None:
+        """Store the rows of ``pages`` that are stored already, or that the history of a ref lacks."""
         with self._database.connection() as conn:
-            stored = commits.stored(conn, self._repo_id, [row.sha for row in page.rows])
-        kept = stored | _within(page.rows, wanted)
-        rows = tuple(row for row in page.rows if row.sha in kept)
-        deferred = tuple(one for one in page.deferred if one.natural_key in kept)
-        self._store(window, replace(page, rows=rows, deferred=deferred))
-        return len(page.rows)
+            candidates = Candidates(comparison.unstored_commits(conn, self._repo_id))
+
+        def store(page: CommitPage) -> int:
+            with self._database.connection() as conn:
+                known = commits.stored(conn, self._repo_id, [row.sha for row in page.rows])
+            kept = known | {row.sha for row in candidates.take(page.rows)}
+            rows = tuple(row for row in page.rows if row.sha in kept)
+            deferred = tuple(one for one in page.deferred if one.natural_key in kept)
+            self._pages.store(window, replace(page, rows=rows, deferred=deferred))
+            return len(page.rows)
+
+        store_in_chunks([self._attempt], pages, store, rows=self._attempt.settings.chunks.rows)
 
     def _fetch_deferred(self) -> None:
         """Try again to read what of commits could not be read at earlier visits."""
@@ -666,67 +520,20 @@ class CommitWork:
             due = quarantine.due(conn, self._repo_id, self._attempt.job_type, DEFERRED_PER_VISIT)
         for item in due:
             before = self._attempt.done.counts.inserted
-            self._store_one(self._read_by_name(item.natural_key, item.detail), self._visit.readable(None))
+            self._pages.store_one(
+                self._visit.readable(None), self._pages.read_by_name(item.natural_key, item.detail)
+            )
             # Its parents may not be stored either.
             self._came_late = self._came_late or self._attempt.done.counts.inserted > before
 
-    def _read_by_name(self, sha: str, detail: str) -> CommitPage:
-        """A commit by its name, for its ``detail``, which stays deferred where it does not come."""
-        page = CommitPage(None, ())
-        try:
-            row = self._reader.settle(sha)
-        except RowUnreadable as error:
-            late = DeferredFetch(sha, detail, str(error))
-            return replace(page, quarantined=(quarantined(sha, error),), deferred=(late,))
-        except SyncError as error:
-            if error.code not in _STAYS_DEFERRED:
-                raise
-            if error.code == "no_object" and detail == "parents":
-                # A commit that merge requests list stays a fact; no more of it can be read.
-                return replace(page, absent=(sha,))
-            return replace(page, deferred=(DeferredFetch(sha, detail, str(error)),))
-        lacking = {
-            "stats": "the server sent no numbers of lines" if row.additions is None else None,
-            "parents": "the server sent no parents" if row.parents is None else None,
-        }
-        deferred = tuple(DeferredFetch(sha, name, error) for name, error in lacking.items() if error)
-        return replace(page, rows=(row,), deferred=deferred)
+
+def _parents_of_tip(ref: RefRow) -> Sequence[str]:
+    """The parents of the commit that ``ref`` leads to, as the listing shows them."""
+    found = Fields(Fields(ref.raw).object("commit") or {}).items("parent_ids")
+    return [sha for sha in found if is_sha(sha)]
 
 
-def _evidence(page: CommitPage) -> Evidence:
-    """Where a page was read. A replay reads the time in which its commits were committed."""
-    if page.tip is not None:
-        without = f" without {page.base[:12]}" if page.base else ""
-        position = f"page {page.number} of the commits of {page.tip[:12]}{without}"
-    elif page.date is not None:
-        position = f"page {page.number} of the commits by date"
-    else:
-        position = "commits by name"
-    times = [row.committed_at for row in page.rows if row.committed_at is not None]
-    return Evidence(position, span(times))
-
-
-def _quarantine_key(ref: refs.StoredRef) -> str:
-    return quarantine_key(f"{ref.kind}:{ref.name}")
-
-
-def _is_of_one_ref(error: SyncError) -> bool:
-    """Whether the history of another ref may be read all the same. A server that says when to come back is at
-    rest."""
-    is_asked_later = isinstance(error, Transient) and error.retry_after is not None
-    return error.code in _OF_ONE_REF and not is_asked_later
-
-
-def _within(rows: Sequence[CommitRow], wanted: set[str]) -> set[str]:
-    """Those of ``rows`` that are ``wanted``, or that lead there from one that is; the parents of all of these
-    are wanted from then on."""
-    by_sha = {row.sha: row for row in rows}
-    todo = [sha for sha in by_sha if sha in wanted]
-    found = set(todo)
-    while todo:
-        parents = by_sha[todo.pop()].parents or ()
-        wanted.update(parents)
-        fresh = [parent for parent in parents if parent in by_sha and parent not in found]
-        found.update(fresh)
-        todo += fresh
-    return found
+def _is_at(path: str, ref: RefRow) -> bool:
+    """Whether the address of ``ref`` is below the project's path, as far as the server shows one."""
+    address = Fields(ref.raw).text("web_url") or ""
+    return "/-/" not in address or f"/{path}/-/" in address

@@ -18,7 +18,7 @@ from sync_pipeline.core.errors import (
     SyncError,
     Transient,
 )
-from sync_pipeline.core.model import BEGINNING, Access, TimeWindow, Traffic
+from sync_pipeline.core.model import BEGINNING, Access, JobType, TimeWindow, Traffic
 from sync_pipeline.database.pool import database_time
 from sync_pipeline.ledger import credentials, project_snapshots, repos, watermarks
 from sync_pipeline.sources.gitlab import project
@@ -27,6 +27,8 @@ from sync_pipeline.sync.attempt import Attempt
 
 # Commits and merge requests of a round are visited at the same time, by two runs.
 _POLL_SECONDS = 60.0
+# A project whose refs moved was looked at within this time.
+_RECALL_SECONDS = 3600.0
 _MOVED_SHOWS = timedelta(days=1)
 _WAS = "it was "
 # The lowest level of access to a project that shows everything that is read.
@@ -93,6 +95,23 @@ class ProjectVisit:
             self._moved = f"{_WAS}{self._repo.project_path}, it is {info.path} now"
         return info
 
+    def recall_project(self, job_type: JobType) -> project.ProjectInfo | None:
+        """The project info of any visit in the last hour, if the project was in order then. It takes no
+        request, so another one has to show that the project is still there. Else call :meth:`check_project`.
+        """
+        repo_id = self._repo.repo_id
+        with self._database.connection() as conn:
+            self.looked_at = database_time(conn)
+            self.before = {job_type: watermarks.get(conn, repo_id, job_type)}
+            known = project_snapshots.latest(conn, repo_id, self.fingerprint, seconds=_RECALL_SECONDS)
+        if known is None or self.before[job_type].access is not Access.OK:
+            return None
+        info = project.parse_project(known.raw, known.server_date)
+        if project.access(info, job_type) is not Access.OK or info.path != self._repo.project_path:
+            return None
+        self.project = info
+        return info
+
     def sees_internal_notes(self) -> bool:
         """True if the token is known to see notes that only members see. Without that, a missing internal
         note may just be hidden. Valid after :meth:`check_project`.
@@ -126,8 +145,16 @@ class ProjectVisit:
             raise Permanent(f"{line}; this waits until it is switched on", code="disabled")
         return True
 
-    def record(self, attempt: Attempt, *, complete: bool, detail: str | None = None) -> None:
-        """Record that ``attempt`` could read. ``complete``: nothing was missing when the visit began."""
+    def record(
+        self,
+        attempt: Attempt,
+        *,
+        complete: bool,
+        detail: str | None = None,
+        activity_at: datetime | None = None,
+    ) -> None:
+        """Record that ``attempt`` could read. ``complete``: nothing was missing when the visit began.
+        ``activity_at``: activity up to then was read (None: what the project info shows)."""
         access = project.access(self.project, attempt.job_type)
         if access is Access.PENDING_DELETION and detail is None:
             detail = (
@@ -140,9 +167,18 @@ class ProjectVisit:
         shows = shows and (before.access_detail or "").startswith(_WAS)
         if access is Access.OK and (self._moved is not None or shows):
             access, detail = Access.MOVED, self._moved or before.access_detail
-        self._record(attempt, access, detail, verified=complete and not attempt.done.failures)
+        verified = complete and not attempt.done.failures
+        self._record(attempt, access, detail, verified=verified, activity_at=activity_at)
 
-    def _record(self, attempt: Attempt, access: Access, detail: str | None, *, verified: bool) -> None:
+    def _record(
+        self,
+        attempt: Attempt,
+        access: Access,
+        detail: str | None,
+        *,
+        verified: bool,
+        activity_at: datetime | None = None,
+    ) -> None:
         with attempt.fenced() as conn:
             watermarks.record_visit(
                 conn,
@@ -151,7 +187,7 @@ class ProjectVisit:
                 access=access,
                 detail=detail,
                 verified_at=self.looked_at if verified else None,
-                activity_at=self._activity_read() if verified else None,
+                activity_at=(activity_at or self._activity_read()) if verified else None,
             )
 
     def _activity_read(self) -> datetime | None:

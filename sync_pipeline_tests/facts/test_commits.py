@@ -33,6 +33,11 @@ def walk(conn: Connection, repo: int, tip: str, covered: str | None = None, gene
     return found.walk_id
 
 
+def complete(conn: Connection, walk_id: int) -> None:
+    """Claim that all ancestors of the commits of a walk are stored."""
+    conn.execute("UPDATE scm.ref_walks SET completed_at = now() WHERE walk_id = %s", [walk_id])
+
+
 def everything(conn: Connection) -> list[dict[str, Any]]:
     return conn.execute("SELECT *, xmin::text FROM scm.git_commits ORDER BY git_commit_id").fetchall()
 
@@ -176,10 +181,15 @@ def test_a_walk_goes_on_where_it_was_and_begins_again_after_its_end(database: Da
         assert again == replace(first, next_page=4, tip_read=True)
         others = [values | {"covered": None}, values | {"generation": 2}, values | {"tip": sha("c")}]
         assert len({first.walk_id, *(commits.begin_walk(conn, **v).walk_id for v in others)}) == 4
-        commits.complete_walk(conn, first.walk_id)
+        commits.end_walk(conn, first.walk_id)
+        # Reading to the end proves nothing.
+        assert conn.execute("SELECT FROM scm.ref_walks WHERE completed_at IS NOT NULL").fetchall() == []
+        assert commits.begin_walk(conn, **values) == first
+        complete(conn, first.walk_id)
+        # A complete walk stays one, and the same reading once more is another.
+        assert commits.begin_walk(conn, **values).walk_id != first.walk_id
         done = conn.execute("SELECT walk_id FROM scm.ref_walks WHERE completed_at IS NOT NULL").fetchall()
         assert done == [{"walk_id": first.walk_id}]
-        assert commits.begin_walk(conn, **values) == first
 
 
 def test_a_tip_is_covered_once_the_walk_that_stored_it_is_complete(database: Database) -> None:
@@ -191,7 +201,7 @@ def test_a_tip_is_covered_once_the_walk_that_stored_it_is_complete(database: Dat
         first = walk(conn, repo, "c")
         store(conn, repo, commit("c", "b"), commit("b", "a"), commit("a"), walk_id=first)
         assert commits.covered_tips(conn, repo, 1, tips) == set()
-        commits.complete_walk(conn, first)
+        complete(conn, first)
         assert commits.covered_tips(conn, repo, 1, tips) == set(tips[:3])
         assert commits.covered_tips(conn, repo, 2, tips) == set()
         assert commits.covered_tips(conn, other, 1, tips) == set()
@@ -217,7 +227,7 @@ def test_a_walk_takes_over_what_verifies_nothing_and_only_that(database: Databas
         good = walk(conn, repo, "c")
         store(conn, repo, *rows, walk_id=good)
         assert walk_of("a") == good
-        commits.complete_walk(conn, good)
+        complete(conn, good)
         store(conn, repo, *rows, walk_id=broken)
         assert walk_of("a") == good
         store(conn, repo, *rows, walk_id=walk(conn, repo, "b", generation=2))
@@ -230,10 +240,81 @@ def test_a_hole_in_a_complete_history_is_found(database: Database) -> None:
         first = walk(conn, repo, "c")
         store(conn, repo, commit("c", "b"), commit("b", "a"), walk_id=first)
         assert integrity_checks.failures(conn) == {}  # nothing is claimed yet
-        commits.complete_walk(conn, first)
+        complete(conn, first)
         assert [row["missing"] for row in integrity_checks.failures(conn)["history"]] == [sha("a")]
         bad = QuarantinedRow(sha("a"), "unstorable", "refused", b"x")
         quarantine.quarantine(conn, repo_id=repo, job_type=JobType.COMMITS, batch_id=1, rows=[bad])
         assert integrity_checks.failures(conn) == {}
         store(conn, repo, commit("a"), walk_id=first)
+        assert integrity_checks.failures(conn) == {}
+
+
+def test_a_parent_that_was_not_read_in_this_generation_is_a_hole(database: Database) -> None:
+    with database.connection() as conn:
+        repo, other = project(conn), project(conn, 43)
+        store(conn, other, commit("a"), walk_id=walk(conn, other, "a"))
+        # Read by name, or in an older generation: it is stored and proves nothing.
+        store(conn, repo, commit("a"))
+        store(conn, repo, commit("x"), walk_id=walk(conn, repo, "x", generation=1))
+        first = walk(conn, repo, "c", generation=2)
+        store(conn, repo, commit("c", "b", "x"), commit("b", "a"), walk_id=first)
+
+        def holes(*tips: str) -> set[str]:
+            found = commits.holes(conn, repo, 2, [sha(tip) for tip in tips])
+            assert found >= commits.holes_behind(conn, repo, 2, [sha(tip) for tip in tips])
+            return found
+
+        assert holes("c") == {sha("a"), sha("x")}
+        assert holes("c", "d") == {sha("a"), sha("x"), sha("d")}
+        assert not commits.complete_history(conn, repo, 2, [sha("c")])
+        # The same copy again, this time by the walk.
+        store(conn, repo, commit("a"), commit("x"), walk_id=first)
+        assert holes("c") == set()
+        conn.execute("UPDATE scm.git_commits SET deleted_at = now() WHERE commit_sha = %s", [sha("x")])
+        assert holes("c") == {sha("x")}
+        store(conn, repo, commit("x"), walk_id=first)
+        # Unknown parents are not none.
+        store(conn, repo, replace(commit("d"), parents=None), walk_id=first)
+        assert holes("d") == {sha("d")}
+        store(conn, repo, commit("d", "c"), walk_id=first)
+        assert commits.complete_history(conn, repo, 2, [sha("d")])
+        assert commits.covered_tips(conn, repo, 2, [sha(name) for name in "abcdx"]) == {
+            sha(name) for name in "abcdx"
+        }
+
+
+def test_a_hole_in_another_history_holds_up_no_ref_and_is_kept_for_later(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        rows = [commit("c", "b"), commit("b", "a"), commit("a"), commit("y", "x", "b")]
+        store(conn, repo, *rows, walk_id=walk(conn, repo, "y"))
+        assert not commits.complete_history(conn, repo, 1, [sha("y")])
+        assert commits.complete_history(conn, repo, 1, [sha("c")])
+        every = [sha(name) for name in "abcxy"]
+        assert commits.covered_tips(conn, repo, 1, every) == {sha("a"), sha("b"), sha("c")}
+        assert commits.seen(conn, repo, 1, every) == {sha("a"), sha("b"), sha("c"), sha("y")}
+        assert integrity_checks.failures(conn) == {}
+        assert commits.holes(conn, repo, 1, [sha("y")]) == {sha("x")}
+        store(conn, repo, commit("x"), walk_id=walk(conn, repo, "y"))
+        assert commits.complete_history(conn, repo, 1, [sha("y")])
+        assert commits.covered_tips(conn, repo, 1, every) == set(every)
+
+
+def test_a_commit_in_quarantine_is_a_known_hole_once_a_walk_has_passed_it(database: Database) -> None:
+    bad = QuarantinedRow(sha("b"), "unstorable", "refused", b"x")
+    with database.connection() as conn:
+        repo = project(conn)
+        first = walk(conn, repo, "c")
+        store(conn, repo, commit("c", "b"), commit("a"), walk_id=first)
+        quarantine.quarantine(conn, repo_id=repo, job_type=JobType.COMMITS, batch_id=1, rows=[bad])
+        # Its ancestors may be anywhere.
+        assert commits.holes(conn, repo, 1, [sha("c")]) == {sha("b")}
+        commits.end_walk(conn, first)
+        assert commits.holes(conn, repo, 1, [sha("c")]) == set()
+        assert commits.holes_behind(conn, repo, 1, [sha("c")]) == set()
+        assert commits.complete_history(conn, repo, 1, [sha("c")])
+        # As a tip it is one after a walk of its own.
+        assert commits.holes(conn, repo, 1, [sha("b")]) == {sha("b")}
+        commits.end_walk(conn, walk(conn, repo, "b"))
+        assert commits.complete_history(conn, repo, 1, [sha("b")])
         assert integrity_checks.failures(conn) == {}

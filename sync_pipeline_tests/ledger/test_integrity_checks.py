@@ -139,8 +139,7 @@ def _store_commits(conn: Connection) -> int:
     walk = commits.begin_walk(conn, repo_id=repo, tip=sha("b"), covered=None, generation=1)
     rows = [commit("b", "a"), commit("a")]
     commits.store_commits(conn, repo_id=repo, batch_id=1, rows=rows, walk_id=walk.walk_id)
-    commits.complete_walk(conn, walk.walk_id)
-    refs.cover(conn, repo, [sha("b")])
+    assert commits.complete_history(conn, repo, 1, [sha("b")])
     return repo
 
 

@@ -45,6 +45,7 @@ FENCED = frozenset(
         "quarantine.settle_deferred",
         "commits.begin",
         "commits.complete",
+        "commits.complete_reached",
         "commits.invalidate",
         "commits.flag_unreached",
         "commits.parents_asked",

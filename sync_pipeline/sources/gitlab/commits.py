@@ -1,14 +1,16 @@
-"""Commits: walks from a fixed commit to the root, or to what is covered already.
+"""Commits: walks from a fixed commit to the root or to what is covered already, and the list of all refs.
 
-Belongs here: pages of a walk, whether its answers can be relied on, statistics. Does not belong here: which
-tips are walked and what is covered (that needs the stored refs).
+Belongs here: pages of both, whether the answers of a walk can be relied on, statistics. Does not belong here:
+which tips are walked and what is covered (that needs the stored refs).
 
 A walk names a commit, never a branch: it is immutable, so its pages are stable, and it goes on at any page.
-Dates limit nothing, because git stops a date-limited walk at the first old-dated commit."""
+Dates limit nothing, because git stops a date-limited walk at the first old-dated commit. The list of all refs
+moves with each push, and also has commits of hidden refs. So its rows are candidates."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +33,20 @@ _GIVE_UP_AFTER = 2
 # restarted server may count again.
 _SPARED = 5
 _NO_STATS = "the server could not count the lines of a page of commits"
+# Each so many pages of a list one more is requested at once. So a short list causes no request in vain.
+_PAGES_PER_REQUEST = 3
 
 
 class CommitReader:
-    """Reads the commits of one project. One instance serves one job in one thread."""
+    """Reads the commits of one project. One instance serves one job. A single walk, and the list of all refs,
+    have up to ``parallel`` requests in flight."""
 
-    def __init__(self, client: Client, project_id: int, *, stats: bool = True) -> None:
+    def __init__(self, client: Client, project_id: int, *, stats: bool = True, parallel: int = 1) -> None:
         self._client = client
         self._project_id = project_id
         self._path = project_path(project_id, "repository", "commits")
         self._stats = stats
+        self._parallel = parallel
         self._failed_stats = 0
         self._spared = 0
 
@@ -52,9 +58,11 @@ class CommitReader:
         tip_read: bool = False,
         whole: Callable[[], tuple[int, bool]] = lambda: (1, False),
         names: Sequence[str] = (),
+        *,
+        ahead: bool = False,
     ) -> Iterator[CommitPage]:
         """Everything reachable from ``tip`` but not from ``base``. An interrupted walk is continued at
-        ``first_page``, with ``tip_read`` of its last page.
+        ``first_page``, with ``tip_read`` of its last page. ``ahead``: several pages are requested at once.
 
         The answer about the range cannot be relied on if the server does not have ``base``, or if ``tip`` is
         reachable from it. Then the whole of ``tip`` is read, from where ``whole`` says. Where a branch or tag
@@ -69,7 +77,7 @@ class CommitReader:
                 if names and first_page > 1 and not self._begins_with(tip, _query(start, revision)):
                     continue
                 try:
-                    for page in self._walk(tip, start, first_page, tip_read, revision):
+                    for page in self._walk(tip, start, first_page, tip_read, revision, ahead):
                         yield page
                         if page.complete:
                             return
@@ -87,6 +95,14 @@ class CommitReader:
         for number, answer, without in self._pages(query, 1):
             yield self._commit_page(None, None, number, answer, without, tip_read=False)
 
+    def read_all(self, first_page: int = 1) -> Iterator[CommitPage]:
+        """The commits of all refs from ``first_page`` on, newest first. A page that a push or a deletion has
+        shifted lacks commits or repeats some, so no page is ``complete``. Rows that cannot be read are left
+        out: they may be of hidden refs."""
+        for number, answer, without in self._pages({"all": "true"}, first_page, ahead=True):
+            page = self._commit_page(None, None, number, answer, without, tip_read=False)
+            yield replace(page, quarantined=())
+
     def settle(self, sha: str) -> CommitRow:
         """One commit with its statistics. Raises as the transport does, and RowUnreadable if it is no commit
         or another one.
@@ -99,11 +115,11 @@ class CommitReader:
         return row
 
     def _walk(
-        self, tip: str, base: str | None, first_page: int, tip_read: bool, revision: str
+        self, tip: str, base: str | None, first_page: int, tip_read: bool, revision: str, ahead: bool
     ) -> Iterator[CommitPage]:
         """The pages of ``revision``, which leads to ``tip``. Ends at once if it does not begin with it."""
         query = _query(base, revision)
-        for number, answer, without in self._pages(query, first_page):
+        for number, answer, without in self._pages(query, first_page, ahead=ahead):
             if number == 1 and _begins_elsewhere(tip, answer):
                 return
             page = self._commit_page(tip, base, number, answer, without, tip_read=tip_read)
@@ -126,37 +142,60 @@ class CommitReader:
             raise
         return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
-    def _pages(self, query: dict[str, Any], page: int) -> Iterator[tuple[int, Response, bool]]:
+    def _pages(
+        self, query: dict[str, Any], page: int, *, ahead: bool = False
+    ) -> Iterator[tuple[int, Response, bool]]:
         """Number, response, and whether statistics were left out, of each page. An :class:`UnreadableRow` is
-        a row that the server cannot return.
+        a row that the server cannot return. ``ahead``: the further the list goes, the more pages are
+        requested at once.
         """
         size = PER_PAGE if page == 1 else 0
         progress = Progress(self._path)
-        while True:
-            asked = {**query, "per_page": PER_PAGE, "page": page}
-            try:
-                answer, without = self._page(asked)
-                size = size or len(rows(answer, self._path))
-            except (Transient, Permanent) as error:
-                if not is_splittable(error):
-                    raise
-                # Some servers return fewer rows than requested; then a page begins elsewhere.
-                size = size or len(self._listed({**asked, "page": page - 1}).data)
-                answer, without = self._in_pieces(asked, page, error, size), False
-            yield page, answer, without
-            if answer.next_query is None or not answer.data:
-                return
-            progress.check(answer, page)
-            page += 1
+        first = page
+        coming: dict[int, Future[Response]] = {}
+        pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="pages")
+        try:
+            while True:
+                asked = {**query, "per_page": PER_PAGE, "page": page}
+                more = min(self._parallel - 1, (page - first) // _PAGES_PER_REQUEST) if ahead else 0
+                for number in range(page + 1, page + 1 + more):
+                    if number not in coming and not self._failed_stats:
+                        coming[number] = pool.submit(self._plain_page, {**asked, "page": number})
+                try:
+                    answer, without = self._page(asked, coming.pop(page, None))
+                    size = size or len(rows(answer, self._path))
+                except (Transient, Permanent) as error:
+                    if not is_splittable(error):
+                        raise
+                    # Some servers return fewer rows than requested; then a page begins elsewhere.
+                    size = size or len(self._listed({**asked, "page": page - 1}).data)
+                    answer, without = self._in_pieces(asked, page, error, size), False
+                yield page, answer, without
+                if answer.next_query is None or not answer.data:
+                    return
+                progress.check(answer, page)
+                page += 1
+        finally:
+            pool.shutdown(cancel_futures=True)
 
-    def _page(self, query: dict[str, Any]) -> tuple[Response, bool]:
+    def _plain_page(self, query: dict[str, Any]) -> Response:
+        return self._client.get(self._path, {**query, "with_stats": "true"} if self._stats else query)
+
+    def _page(self, query: dict[str, Any], coming: Future[Response] | None = None) -> tuple[Response, bool]:
+        """The page of ``query``, and whether statistics were left out. A page that was requested ahead and
+        failed is requested again."""
+        if coming is not None:
+            try:
+                return coming.result(), False
+            except (SourceGone, Permanent, Transient):
+                pass
         if not self._stats:
             return self._client.get(self._path, query), False
         if self._spared > 0:
             self._spared -= 1
         else:
             try:
-                answer = self._client.get(self._path, {**query, "with_stats": "true"})
+                answer = self._plain_page(query)
                 self._failed_stats = 0
                 return answer, False
             except (Transient, Permanent) as error:
