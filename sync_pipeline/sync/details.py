@@ -286,10 +286,17 @@ class DetailReader:
     # -- planned details -------------------------------------------------------------------------------------
 
     def read_planned(
-        self, job_types: Sequence[JobType], window: TimeWindow, *, limit: int | None, waiting: bool
+        self,
+        job_types: Sequence[JobType],
+        window: TimeWindow,
+        *,
+        limit: int | None,
+        waiting: bool,
+        updated: TimeWindow | None = None,
     ) -> Iterator[Pages]:
         """Planned details of at most ``limit`` merge requests, most urgent first. With ``waiting`` also those
-        whose time has not come. Each page is to be stored before the next but one is asked for."""
+        whose time has not come. With ``updated`` only those that were updated in it. Each page is to be
+        stored before the next but one is asked for."""
         met: set[str] = set()
         # A page is read while the one before it is stored, so these keys may still be listed as planned.
         recent: deque[Collection[str]] = deque(maxlen=2)
@@ -305,6 +312,7 @@ class DetailReader:
                     job_types,
                     limit=_DETAILS_AT_ONCE,
                     waiting=waiting,
+                    updated=updated,
                     except_for={*stuck, *(key for keys in recent for key in keys)},
                 )
             if not wanted:
