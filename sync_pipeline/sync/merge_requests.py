@@ -454,6 +454,7 @@ class MergeRequestWork:
             limit=limit,
             waiting=not by_itself,
             updated=window if isinstance(window, TimeWindow) and not by_itself else None,
+            must_end=self._all[0].must_make_room,
         )
         found = (_by_job_type(*one, by_number=True) for one in pages)
         store_in_chunks(active, found, partial(self._store, active, {}), rows=self._settings.chunks.rows)
