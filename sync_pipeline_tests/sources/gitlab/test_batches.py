@@ -66,6 +66,10 @@ def only(site: Site) -> BatchReview:
     return found
 
 
+def shas(found: BatchReview) -> tuple[str, ...] | None:
+    return None if found.commits is None else tuple(one.sha for one in found.commits)
+
+
 def _cut(at: datetime | None) -> datetime | None:
     return None if at is None else at.replace(microsecond=0)
 
@@ -150,8 +154,9 @@ def test_commits_are_newest_first_and_the_newest_version_is_named(site: Site, op
     found = only(site)
     whole, _ = MergeRequestReader(site.client, site.project.id).settle(1)
     assert whole.commits is not None
-    assert found.commit_shas == tuple(one.sha for one in whole.commits)
-    assert found.commit_shas[0] == row.head_sha
+    assert shas(found) == tuple(one.sha for one in whole.commits)
+    assert found.commits is not None
+    assert found.commits[0].sha == row.head_sha
     assert found.diff_refs == (whole.base_sha, whole.start_sha, row.head_sha)
 
 
@@ -160,7 +165,7 @@ def test_commits_of_another_head_are_not_those_of_the_row(site: Site, opened: Me
     site.git.commit("feature", "Three\n", files={"c": "3\n"})
     site.gitlab.push(site.project, "feature")
     (found,) = reader_of(site).read([row]).values()
-    assert found.commit_shas is None
+    assert found.commits is None
 
 
 def test_notes_on_commits_are_left_out(site: Site, opened: MergeRequest) -> None:
@@ -190,7 +195,7 @@ def test_a_long_list_of_commits_is_read_to_its_end(site: Site, opened: MergeRequ
     (commit,) = site.git.commits([opened.row["sha"]])
     listed = [commit["id"], *(f"{number:040x}" for number in range(129))]
     opened.commits[version["id"]] = [commit | {"id": sha} for sha in listed]
-    assert only(site).commit_shas == tuple(listed)
+    assert shas(only(site)) == tuple(listed)
     assert site.gitlab.journal.count("commits iids=1") == 1
 
 
@@ -384,7 +389,7 @@ def test_a_part_that_fails_is_missing_alone(site: Site, hundred: Project, kind: 
     assert 1 not in found
     assert [iid for iid, one in whole.items() if one.approvals is None] == [2]
     assert [iid for iid, one in whole.items() if one.reviewers is None] == [3]
-    assert 4 in [iid for iid, one in found.items() if one.commit_shas is None]
+    assert 4 in [iid for iid, one in found.items() if one.commits is None]
     assert 5 in [iid for iid, one in found.items() if one.diff_refs is None]
 
 
@@ -404,14 +409,19 @@ def test_a_server_without_new_fields_gives_the_rest(site: Site, opened: MergeReq
     site.gitlab.comment(opened, site.user, "Why?")
     found = only(site)
     assert [one.body for one in found.review.events] == ["Why?"]
-    assert (found.review.reviewers, found.commit_shas, found.diff_refs) == (None, None, None)
+    assert (found.review.reviewers, found.commits, found.diff_refs) == (None, None, None)
     # The next job of the process knows it.
     only(site)
     assert queries(site) == [1, 1, 1]
 
 
 def test_a_server_that_cannot_tell_internal_notes_is_left_to_rest(site: Site, opened: MergeRequest) -> None:
-    site.gitlab.behaviour.graphql.missing_fields = frozenset({"Note.internal"})
+    site.gitlab.comment(opened, site.user, "Hidden", internal=True)
+    missing = {"Note.internal"}
+    site.gitlab.behaviour.graphql.missing_fields = frozenset(missing)
+    assert [one.is_internal for one in only(site).review.events] == [True]
+    missing.add("Note.confidential")
+    site.gitlab.behaviour.graphql.missing_fields = frozenset(missing)
     reader = reader_of(site)
     assert reader.read(rows(site)) == {}
     assert reader.stepped_down == "GraphQL is not used: the server does not know confidential"
