@@ -293,10 +293,11 @@ class DetailReader:
         limit: int | None,
         waiting: bool,
         must_end: Callable[[], bool],
+        updated: TimeWindow | None = None,
     ) -> Iterator[Pages]:
         """Planned details of at most ``limit`` merge requests, most urgent first, until ``must_end``. With
-        ``waiting`` also those whose time has not come. Each page is to be stored before the next but one is
-        asked for."""
+        ``waiting`` also those whose time has not come. With ``updated`` only those that were updated in it.
+        Each page is to be stored before the next but one is asked for."""
         met: set[str] = set()
         # A page is read while the one before it is stored, so these keys may still be listed as planned.
         recent: deque[Collection[str]] = deque(maxlen=2)
@@ -312,6 +313,7 @@ class DetailReader:
                     job_types,
                     limit=_DETAILS_AT_ONCE,
                     waiting=waiting,
+                    updated=updated,
                     except_for={*stuck, *(key for keys in recent for key in keys)},
                 )
             if not wanted:
