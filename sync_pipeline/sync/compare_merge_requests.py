@@ -52,13 +52,10 @@ class MergeRequestComparison(ProjectComparison):
 
     def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
         super().__init__(attempt, client, visit)
-        self._parallel = attempt.settings.gitlab.parallel
         self._of_reviews = attempt.job_type is JobType.REVIEWS
         # Details that the server refuses for every merge request are not compared.
         self._refusals = Refusals(self._stored_others)
-        self._reviews = ReviewReader(
-            client, visit.project_id, parallel=self._parallel, refusals=self._refusals
-        )
+        self._reviews = ReviewReader(client, visit.project_id, refusals=self._refusals)
         self._singles = SingleReader(client, visit.project_id)
         self._asked = 0
 
@@ -81,7 +78,6 @@ class MergeRequestComparison(ProjectComparison):
         reader = MergeRequestReader(
             self._client,
             self._visit.project_id,
-            parallel=self._parallel,
             children=not self._of_reviews and depth is Depth.DETAILS,
             refusals=self._refusals,
         )

@@ -89,18 +89,14 @@ class MergeRequestWork:
         self._rereads = any(attempt.rereads for attempt in attempts)
         # Requests count for the first attempt, but for those of reviews that are read beside it.
         first.meter = self._other_traffic
-        parallel = self._settings.gitlab.parallel
         refusals = {job_type: Refusals(self._others) for job_type in JobType}
         self._reader = MergeRequestReader(
             client,
             visit.project_id,
-            parallel=parallel,
             children=any(one.job_type is JobType.MERGE_REQUESTS for one in attempts),
             refusals=refusals[JobType.MERGE_REQUESTS],
         )
-        self._review_reader = ReviewReader(
-            client, visit.project_id, parallel=parallel, refusals=refusals[JobType.REVIEWS]
-        )
+        self._review_reader = ReviewReader(client, visit.project_id, refusals=refusals[JobType.REVIEWS])
         self._facts: dict[JobType, MergeRequestFacts | ReviewFacts] = {
             one.job_type: ReviewFacts(one, visit, self._review_reader, refusals[JobType.REVIEWS])
             if one.job_type is JobType.REVIEWS

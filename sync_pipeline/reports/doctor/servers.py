@@ -39,7 +39,7 @@ from sync_pipeline.reports.doctor.findings import (
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.certificates import remedy
 from sync_pipeline.sources.gitlab.project import TokenInfo, get_token
-from sync_pipeline.sources.gitlab.transport import Client, Feedback, Instance, Response
+from sync_pipeline.sources.gitlab.transport import Client, Feedback, Instance, Response, Unlimited
 from sync_pipeline.sources.proxies import proxy_for
 from sync_pipeline.sync.readers import svn_reader
 
@@ -53,16 +53,13 @@ _NEEDED_SCOPES = frozenset({"read_api", "api"})
 # GitLab -------------------------------------------------------------------------------------------------
 
 
-class _Limits:
+class _Limits(Unlimited):
     """Remembers what the answers say about the budget of requests; never waits."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: Feedback | None = None
         self.refused: Feedback | None = None
-
-    def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
-        """May be sent."""
-        return 0.0
 
     def feedback(self, feedback: Feedback) -> None:
         """Learn from a response."""

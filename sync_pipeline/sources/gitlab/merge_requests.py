@@ -47,9 +47,8 @@ versions and commits are stored.
 
 
 class MergeRequestReader:
-    """Reads the merge requests of one project. One instance serves one job, with ``parallel`` requests at
-    once. Without ``children`` versions and commits are never requested. Details in ``refusals`` are not
-    requested.
+    """Reads the merge requests of one project. One instance serves one job. Without ``children``
+    versions and commits are never requested. Details in ``refusals`` are not requested.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class MergeRequestReader:
         client: Client,
         project_id: int,
         *,
-        parallel: int = 4,
         children: bool = True,
         refusals: Refusals | None = None,
     ) -> None:
@@ -65,7 +63,6 @@ class MergeRequestReader:
         self._refusals = refusals
         self._project_id = project_id
         self._path = project_path(project_id, "merge_requests")
-        self._parallel = parallel
         self._children = children
 
     def read(self, window: TimeWindow, known: Known = lambda _: {}) -> Iterator[MergeRequestPage]:
@@ -138,7 +135,7 @@ class MergeRequestReader:
                 quarantined_rows.append(quarantined(str(_iid(data) or "?"), error))
         stored = known({row.iid: row.mr_id for row in good}) if good and self._children else {}
         fetches = DeferredFetches(self._refusals)
-        complete = parallel_map(partial(self._completed, stored, fetches), good, self._parallel)
+        complete = parallel_map(partial(self._completed, stored, fetches), good, self._client.parallel)
         fetches.settle(self.ask)
         deferred = (*fetches.found, *(deferred_of_unlisted(row, "detail") for row in unlisted))
         return Page(None, tuple(complete), None, tuple(quarantined_rows), deferred, date=date)

@@ -114,17 +114,14 @@ class _Gathered:
 
 
 class ReviewReader:
-    """Reads the reviews of one project. One instance serves one job, with ``parallel`` requests at once.
-    Details in ``refusals`` are not requested.
+    """Reads the reviews of one project. One instance serves one job. Details in ``refusals`` are not
+    requested.
     """
 
-    def __init__(
-        self, client: Client, project_id: int, *, parallel: int = 4, refusals: Refusals | None = None
-    ) -> None:
+    def __init__(self, client: Client, project_id: int, *, refusals: Refusals | None = None) -> None:
         self._client = client
         self._refusals = refusals
         self._project_id = project_id
-        self._parallel = parallel
 
     def read(self, merge_requests: Sequence[MergeRequestRow]) -> list[ReviewSet]:
         """The reviews of these merge requests, in their order: five requests each, one more where somebody is
@@ -132,7 +129,7 @@ class ReviewReader:
         ``label_events``, ``milestone_events``, ``approvals``, ``reviewers``).
         """
         fetches = DeferredFetches(self._refusals)
-        found = parallel_map(lambda row: self._read(row, fetches), merge_requests, self._parallel)
+        found = parallel_map(lambda row: self._read(row, fetches), merge_requests, self._client.parallel)
         fetches.settle(self.ask)
         deferred = fetches.found
         return [

@@ -105,12 +105,19 @@ class RateLimiter(Protocol):
         ...
 
     def feedback(self, feedback: Feedback) -> None:
-        """Learn from a response."""
+        """Learn from a response, or from the lack of one. Called once after each :meth:`acquire`."""
+        ...
+
+    def parallel(self) -> int:
+        """How many requests one job may have in flight now."""
         ...
 
 
 class Unlimited:
-    """A limiter that never waits."""
+    """A limiter that never waits, with a fixed number of requests in flight."""
+
+    def __init__(self, parallel: int = 1) -> None:
+        self._parallel = parallel
 
     def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
         """May be sent."""
@@ -118,6 +125,10 @@ class Unlimited:
 
     def feedback(self, feedback: Feedback) -> None:
         """Nothing to learn."""
+
+    def parallel(self) -> int:
+        """Always the same."""
+        return self._parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +239,7 @@ class Instance:
         self.monotonic = monotonic
         self.now = now
         self.chance = chance
-        self._adapter = CancellableAdapter(pool_connections=1, pool_maxsize=32)
+        self._adapter = CancellableAdapter(pool_connections=1, pool_maxsize=64)
         self._refused: tuple[str, float, str] | None = None
 
     def __repr__(self) -> str:
@@ -339,6 +350,10 @@ class Client:
         self._cancelled = cancelled
         self._local = threading.local()
         self._lock = threading.Lock()
+
+    def parallel(self) -> int:
+        """How many requests this job may have in flight now."""
+        return self.limiter.parallel()
 
     @property
     def calls(self) -> int:
