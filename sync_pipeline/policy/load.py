@@ -85,9 +85,9 @@ def sent(state: InFlight, in_flight: int) -> InFlight:
 
 
 def after_window(state: InFlight, found: Bearing, waited: bool, now: float) -> InFlight:
-    """The state after a window of responses. The limit grows by one if the server bore all of it as usual and
-    no request ``waited`` for the rate limit, which more requests cannot speed up. It shrinks by a quarter
-    if the server is slower than usual.
+    """The state after a window of responses. The limit grows by one if the server bore all of it as usual. It
+    stays if a request ``waited`` for the rate limit, because more of them would wait too. It shrinks by a
+    quarter if the server is slower than usual.
     """
     limit = state.limit
     if found is Bearing.SLOW:

@@ -272,8 +272,9 @@ def _announced(bucket: Bucket, limits: RateLimits, signal: Signal, now: datetime
 
 
 def tuned(bucket: Bucket, limits: RateLimits, load: Load, now: datetime) -> Bucket:
-    """The bucket after some responses: a tenth of the starting rate more where requests wait and response
-    times are as usual, a fifth less where these are slow. After a refusal the rate only recovers with time.
+    """The bucket after some responses. The rate rises by a tenth of the start where requests wait and
+    response times are as usual. It falls by a fifth where these are slow. After a refusal it only recovers
+    with time.
     """
     bucket = at(bucket, limits, now)
     if bucket.changed_at is not None or is_paused(bucket, now):

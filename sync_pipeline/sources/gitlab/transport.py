@@ -6,8 +6,8 @@ meaning of a response (:mod:`sync_pipeline.sources.gitlab.responses`), paging
 
 An :class:`Instance` is one server with one credential, shared by the whole process; its connections are
 pooled. A :class:`Client` serves one job and counts its requests. It uses urllib3 directly, because a session
-of the library requests took half of the processor time. python-gitlab, for a user's own assets, sends its
-requests through a client too (:mod:`sync_pipeline.sources.gitlab.session`).
+of the library requests took half of the processor time. The requests of python-gitlab, for a user's own
+assets, go through a client too (:mod:`sync_pipeline.sources.gitlab.session`).
 """
 
 from __future__ import annotations
