@@ -42,6 +42,12 @@ SELECT e.mr_iid, min(e.ts)
                       AND r.mr_updated_at > '-infinity')
  GROUP BY e.mr_iid
 
+-- name: planned
+-- Lists the details of merge requests that are planned to be read.
+SELECT natural_key, detail FROM scm.deferred_fetches
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND is_planned AND resolved_at IS NULL
+   AND natural_key = ANY (%(keys)s)
+
 -- name: reviews_differ
 -- Lists merge requests whose stored review differs from the list. It was never read, is of another update,
 -- has another number of comments, or has missing events.

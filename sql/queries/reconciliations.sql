@@ -36,6 +36,7 @@ UPDATE scm.discrepancies
    AND reconciliation <> %(number)s AND natural_key <> ALL (%(unread)s)
    -- The parts of a row that could not be compared were not compared either.
    AND split_part(natural_key, ':', 1) <> ALL (%(unread)s)
+   AND (%(only)s::text[] IS NULL OR split_part(natural_key, ':', 1) = ANY (%(only)s))
    AND (revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange
         OR (revs IS NULL AND period IS NULL AND %(everywhere)s))
 
@@ -61,8 +62,12 @@ UPDATE scm.discrepancies SET resolved_at = now(), outcome = 'deleted'
  WHERE discrepancy_id = ANY (%(ids)s) AND resolved_at IS NULL
 
 -- name: of_run
--- Lists the results of one probe, in order.
-SELECT * FROM scm.reconciliations WHERE run_id = %(run_id)s ORDER BY reconciliation_id
+-- Lists the results of one probe, in order, with the notice of its run.
+SELECT c.*, r.notice
+  FROM scm.reconciliations AS c
+  JOIN scm.sync_runs AS r USING (run_id)
+ WHERE c.run_id = %(run_id)s
+ ORDER BY c.reconciliation_id
 
 -- name: forgive
 -- Resets the number of repairs, on a person's request.

@@ -34,11 +34,13 @@ def reconcile_command(
     last_days: options.LastDays = None,
     last_hours: options.LastHours = None,
     lists_only: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--lists-only", help="Ask for details only where lists differ: cheap, and blind for edited notes."
+            "--lists-only/--full",
+            help="Read single rows only where lists or GraphQL show a difference, or read all details of all "
+            "rows; default: lists for merge requests and reviews, all details for others.",
         ),
-    ] = False,
+    ] = None,
     repair: Annotated[
         bool | None,
         typer.Option(
@@ -76,7 +78,7 @@ def reconcile_command(
 
     given = runner.Bounds(start_rev, end_rev, since, until, last_days, last_hours)
     comparison = reconciliation.ComparisonOptions(
-        depth=Depth.LISTING if lists_only else Depth.DETAILS,
+        depth=None if lists_only is None else Depth.LISTING if lists_only else Depth.DETAILS,
         repair_differences=repair is True,
         queue=repair is None,
         shown=limit,
@@ -146,6 +148,11 @@ def _print(document: Mapping[str, Any]) -> None:
 
 def _lines(one: Mapping[str, Any]) -> Iterator[str]:
     yield f"{one['job']}: {_result(one)}"
+    if one["details_left_out"]:
+        left_out = ", ".join(one["details_left_out"])
+        yield f"  compared: {', '.join(one['details'])}; not compared: {left_out} (see --full)"
+    if one["notice"]:
+        yield f"  {one['notice']}"
     if one["uncovered"]:
         gaps = counted(len(one["uncovered"]), "window")
         yield f"  {gaps} of it not read yet, first {_window(one['uncovered'][0])}: not compared"

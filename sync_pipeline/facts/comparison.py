@@ -9,16 +9,19 @@ Does not belong here: reading a source, and what follows from a difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, LiteralString
 
+from psycopg.types.json import Jsonb
+
 from sync_pipeline.core.gitlab_rows import CommitRow, MergeRequestRow, Origin, ReviewSet
 from sync_pipeline.core.model import (
     BEGINNING,
     DifferenceKind,
+    JobType,
     PathChange,
     RevisionRow,
     RevisionWindow,
@@ -26,7 +29,7 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
-from sync_pipeline.database.values import recordset
+from sync_pipeline.database.values import ESCAPED, recordset, restored
 from sync_pipeline.facts import commits, merge_requests, reviews, svn_revisions
 from sync_pipeline.facts.tables import (
     COMMITS,
@@ -196,6 +199,17 @@ def other_merge_requests(conn: Connection, repo_id: int, iids: Sequence[int], li
     return [row["iid"] for row in rows]
 
 
+def planned_details(
+    conn: Connection, repo_id: int, job_type: JobType, iids: Iterable[int]
+) -> set[tuple[int, str]]:
+    """The details of some merge requests that are planned to be read: the numbers, and the names as in
+    ``scm.mr_reviews.whole``."""
+    keys = [str(iid) for iid in iids]
+    params = {"repo_id": repo_id, "job_type": str(job_type), "keys": keys}
+    rows = conn.execute(_SQL["planned"], params)
+    return {(int(row["natural_key"]), reviews.part_of(row["detail"])) for row in rows}
+
+
 def reviews_that_differ(conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow]) -> set[int]:
     """The merge requests whose stored review differs as the list alone shows."""
     listed = recordset(
@@ -235,15 +249,42 @@ def compare_reviews(
     return [row for row in rows if row.natural_key not in unreadable]
 
 
+def compare_batches(conn: Connection, repo_id: int, sets: Sequence[ReviewSet]) -> list[ComparedRow]:
+    """The notes, approvers and reviewers of reviews as GraphQL has them. Times are compared in whole seconds.
+    Not compared are the times of approvals and of requests for a review, and the range of lines of a note."""
+    found = reviews.with_discussions(conn, repo_id, sets)
+    if not found:
+        return []
+    timeless = [
+        replace(one, approvals=tuple(replace(row, approved_at=None) for row in one.approvals))
+        for one in found
+        if one.approvals is not None
+    ]
+    approvals, reviewers = reviews.approvals_of(timeless), reviews.reviewers_of(found)
+    return [
+        *_compare_events(conn, repo_id, found, (), in_seconds=True),
+        *_compare_people(conn, repo_id, "approval", _SQL["approvals"], approvals, ()),
+        *_compare_people(conn, repo_id, "reviewer", _SQL["reviewers"], reviewers, ()),
+    ]
+
+
 def _compare_events(
-    conn: Connection, repo_id: int, found: Sequence[ReviewSet], gone: Collection[int]
+    conn: Connection,
+    repo_id: int,
+    found: Sequence[ReviewSet],
+    gone: Collection[int],
+    *,
+    in_seconds: bool = False,
 ) -> list[ComparedRow]:
     whole = {(one.mr_iid, str(origin)) for one in found for origin in reviews.complete_origins(one)}
     whole |= {(iid, str(origin)) for iid in gone for origin in Origin}
     partly = {one.mr_iid for one in found if not one.whole.issuperset(_STRUCTURED)}
 
     def differing(source: Row, stored: Row) -> set[str]:
-        fields = set(REVIEW_EVENTS.differing(source, stored))
+        if in_seconds:
+            fields = set(REVIEW_EVENTS.differing(_as_graphql(source), _as_graphql(stored)))
+        else:
+            fields = set(REVIEW_EVENTS.differing(source, stored))
         # An event that went missing at an earlier reading is there.
         fields |= set() if stored["missing_since"] is None else {"missing_since"}
         return fields - _FROM_EVENTS if source["mr_iid"] in partly else fields
@@ -258,6 +299,22 @@ def _compare_events(
         for row in compare_rows(source, stored, differing)
         if row.source is not None or row.stored is None or (row.key[0], row.stored["origin"]) in whole
     ]
+
+
+def _as_graphql(row: Row) -> dict[str, Any]:
+    """The columns of an event that GraphQL and REST give alike. Flags depend on the shape of the raw."""
+    is_escaped = ESCAPED in row["flags"]
+    shown: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, datetime):
+            value = value.replace(microsecond=0)
+        elif name in ("position", "details"):
+            value = restored(value.obj if isinstance(value, Jsonb) else value, is_escaped)
+            value = {k: v for k, v in value.items() if k != "line_range"} if value else None
+        shown[name] = value
+    for name in ("flags", "time_precision"):
+        shown.pop(name, None)
+    return shown
 
 
 def _compare_people(

@@ -81,15 +81,18 @@ def resolve_unseen(
     number: int,
     everywhere: bool,
     unread: Collection[str] = (),
+    only: Collection[str] | None = None,
 ) -> int:
     """Close the differences in ``window`` that comparison ``number`` did not see; with ``everywhere`` also
-    those without a place. The rows with keys in ``unread`` could not be compared. Returns how many."""
+    those without a place. The rows with keys in ``unread`` could not be compared. With ``only`` the rows with
+    these keys were compared with all their parts, and no others. Returns how many."""
     params = {
         "repo_id": repo_id,
         "job_type": str(job_type),
         "number": number,
         "everywhere": everywhere,
         "unread": list(unread),
+        "only": None if only is None else list(only),
     }
     return conn.execute(_SQL["resolve"], params | range_params(window)).rowcount
 

@@ -22,12 +22,13 @@ from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.facts import stored_rows
 from sync_pipeline.ledger import reconciliations, watermarks
 from sync_pipeline.ledger.reconciliations import Discrepancy
-from sync_pipeline.policy.reconciliation import Next, Patience
+from sync_pipeline.policy.reconciliation import Next, Patience, default_depth, scope_of
 from sync_pipeline.registry.projects import commands_for, requests_for
 from sync_pipeline.reports.runner import Bounds, backfill_window, check_bounds, time_window
 from sync_pipeline.scheduling import comparisons
 from sync_pipeline.scheduling.comparisons import Result, Starter
 from sync_pipeline.settings import Settings
+from sync_pipeline.sources.gitlab.batches import MAX_SIZE
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.reconcile import CLEAN, INCONCLUSIVE, next_of, patience_of
 
@@ -40,15 +41,19 @@ Progress = Callable[[Counts], None]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions:
-    """The options of a comparison: its ``depth``, and how many differences are listed. They are repaired at
-    once (``repair_differences``) or by a job of the scheduler (``queue``).
+    """The options of a comparison: its ``depth`` (None: that of the job type), and how many differences are
+    listed. They are repaired at once (``repair_differences``) or by a job of the scheduler (``queue``).
     """
 
-    depth: Depth = Depth.DETAILS
+    depth: Depth | None = None
     repair_differences: bool = False
     queue: bool = True
     shown: int = SHOWN
     max_calls: int | None = None
+
+    def depth_of(self, job_type: JobType) -> Depth:
+        """The depth for a job type."""
+        return self.depth or default_depth(job_type)
 
 
 def window_for(
@@ -104,13 +109,14 @@ def plan(
     with database.connection() as conn:
         for job_type, window in windows:
             rows = stored_rows.count_in(conn, repository.repo_id, job_type, window)
+            depth = options.depth_of(job_type)
             jobs.append(
                 {
                     "job": str(job_type),
                     "window": plain_window(window),
-                    "depth": str(options.depth),
+                    "depth": str(depth),
                     "stored": rows,
-                    "calls": _calls(settings, job_type, window, rows, options.depth),
+                    "calls": _calls(settings, job_type, window, rows, depth),
                 }
             )
     return {"repo": repository.spec, "dry_run": True, "results": jobs, "exit_code": exit_codes.SUCCESS}
@@ -119,9 +125,11 @@ def plan(
 def _calls(settings: Settings, job_type: JobType, window: Window, rows: int, depth: Depth) -> int:
     if isinstance(window, RevisionWindow):
         return commands_for([window], settings.chunks.revisions)
-    # Lists only: as of commits, whose rows have no details.
-    counted = job_type if depth is Depth.DETAILS else JobType.COMMITS
-    return requests_for(counted, rows)
+    if depth is Depth.DETAILS:
+        return requests_for(job_type, rows)
+    # Lists only: as of commits, whose rows have no details. GraphQL shows reviews in batches.
+    batches = -(-rows // MAX_SIZE) if job_type is JobType.REVIEWS and settings.gitlab.graphql else 0
+    return requests_for(JobType.COMMITS, rows) + batches
 
 
 # Comparing ----------------------------------------------------------------------------------------------
@@ -200,7 +208,7 @@ class _Reconciler:
             self.repository.repo_id,
             job_type,
             window,
-            self.options.depth,
+            self.options.depth_of(job_type),
             self.starter,
             max_calls=self.options.max_calls,
         )
@@ -220,10 +228,16 @@ class _Reconciler:
             )
         compared = [part["window"] for part in result.parts if part["status"] != INCONCLUSIVE]
         patience = patience_of(self.settings)
+        notice = next((part["notice"] for part in result.parts if part["notice"]), None)
+        depth = self.options.depth_of(report.job_type)
+        scope = scope_of(report.job_type, depth, by_graphql=notice is None)
         return {
             "job": str(report.job_type),
             "status": result.status,
-            "depth": str(self.options.depth),
+            "depth": str(depth),
+            "details": list(scope.compared),
+            "details_left_out": list(scope.left_out),
+            "notice": notice,
             "window": plain_window(window),
             "compared": [plain_window(one) for one in compared],
             "uncovered": [plain_window(one) for one in gaps],

@@ -222,6 +222,9 @@ class GitLab(Group, alias_generator="gitlab_{}".format):
     the server."""
     max_parallel: int = Field(16, ge=1, le=64)
     """Most parallel requests of one repository, while the server responds as fast as usual."""
+    graphql: bool = True
+    """Read notes, approvers and reviewers of many merge requests in one request. A server without GraphQL is
+    read by REST, with the same rows in the end."""
     safety_lag_seconds: float = Field(60.0, ge=0, le=86_400, alias="safety_lag_seconds")
     """Time before the server's clock at which an incremental reading of a GitLab ends."""
     overlap_seconds: SecondsOrZero = Field(300.0, alias="overlap_seconds")

@@ -3,6 +3,9 @@
 Belongs here: which of them are listed or asked for one by one, and the kind of each difference. The list is
 read by the time of the last update, as coverage is. So every merge request of either side is in exactly one
 window. A merge request that is stored in a window and not listed there is asked for by its number.
+
+With the depth of lists, GraphQL compares notes, approvers and reviewers in batches. Only merge requests that
+differ there, or have an open difference, are read one by one.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ from datetime import datetime, timedelta
 
 from sync_pipeline.core.errors import Transient
 from sync_pipeline.core.gitlab_rows import MergeRequestRow, Origin, ReviewSet
-from sync_pipeline.core.model import Depth, Difference, JobType, TimeWindow, Window
+from sync_pipeline.core.model import Depth, Difference, JobType, Page, TimeWindow, Window
 from sync_pipeline.facts import comparison, unreadable
 from sync_pipeline.facts.comparison import ComparedRow
+from sync_pipeline.ledger import reconciliations
+from sync_pipeline.sources.gitlab.batches import BatchReader
 from sync_pipeline.sources.gitlab.children import Refusals
-from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader
+from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader, parts_of
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
@@ -32,6 +37,12 @@ _OTHERS = 3
 _SECOND = timedelta(seconds=1)
 # The resolution of times in the API.
 _STEP = timedelta(milliseconds=1)
+_CHILDREN = ("versions", "commits")
+# Columns that follow from versions and commits.
+_OF_CHILDREN = frozenset({*_CHILDREN, "base_sha", "start_sha", "changes_count"})
+
+Planned = Collection[tuple[int, str]]
+"""Details that are to be read yet, by the number of the merge request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,17 @@ class _Listed:
     unread: Sequence[str]
 
 
+@dataclass(slots=True)
+class _Plan:
+    """How the reviews of a piece are compared: ``single`` ones are read one by one. ``parts`` are those of
+    the others, as GraphQL shows them. ``newer`` is the number of reviews that are newer than the latest
+    visit."""
+
+    single: Sequence[MergeRequestRow]
+    newer: int
+    parts: Sequence[ComparedRow] = ()
+
+
 class MergeRequestComparison(ProjectComparison):
     """Compares merge requests, or their reviews, for one attempt."""
 
@@ -58,6 +80,7 @@ class MergeRequestComparison(ProjectComparison):
         self._reviews = ReviewReader(client, visit.project_id, refusals=self._refusals)
         self._singles = SingleReader(client, visit.project_id)
         self._asked = 0
+        self._batches: BatchReader | None = None
 
     def _stored_others(self, iids: Collection[int]) -> list[int]:
         with self._database.connection() as conn:
@@ -75,15 +98,13 @@ class MergeRequestComparison(ProjectComparison):
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`."""
         assert isinstance(window, TimeWindow)
-        reader = MergeRequestReader(
-            self._client,
-            self._visit.project_id,
-            children=not self._of_reviews and depth is Depth.DETAILS,
-            refusals=self._refusals,
-        )
+        reader = MergeRequestReader(self._client, self._visit.project_id, refusals=self._refusals)
         seen: set[int] = set()
         reached = window.since
-        for batch in reader.read(window):
+        pages = reader.listed(window)
+        if depth is Depth.DETAILS:
+            pages = (part for page in pages for part in parts_of(page))
+        for batch in pages:
             # The question goes outward to milliseconds.
             rows = [row for row in batch.rows if window.since <= row.updated_at < window.until]
             rows = list({row.iid: row for row in rows if row.iid not in seen}.values())
@@ -91,7 +112,7 @@ class MergeRequestComparison(ProjectComparison):
             until = batch.covered.until if isinstance(batch.covered, TimeWindow) else reached
             part = TimeWindow(reached, until)
             unlisted = self._unlisted(part, seen)
-            came = [row for some in reader.read_some(sorted(unlisted)) for row in some.rows]
+            came = [row for some in reader.listed_some(sorted(unlisted)) for row in some.rows]
             absent = sorted(unlisted.keys() - {row.iid for row in came})
             # Further ones are asked for when these are tombstones.
             gone = [iid for iid in absent[:_MAX_SINGLE_REQUESTS] if self._singles.is_gone(iid)]
@@ -104,7 +125,10 @@ class MergeRequestComparison(ProjectComparison):
                 *(str(iid) for iid in absent if iid not in gone),
             ]
             listed = _Listed(part, [*rows, *came], {iid: unlisted[iid] for iid in gone}, batch.date, unread)
-            yield self._compare_reviews(listed, depth) if self._of_reviews else self._compare(listed)
+            if self._of_reviews:
+                yield self._compare_reviews(listed, depth)
+            else:
+                yield self._compare(reader, listed, depth)
             reached = until
 
     def _require_any(self, reader: MergeRequestReader, absent: Sequence[int]) -> None:
@@ -113,7 +137,7 @@ class MergeRequestComparison(ProjectComparison):
         others = self._stored_others(absent)
         if not others and len(absent) == 1:
             return
-        if not others or not any(some.rows for some in reader.read_some(others)):
+        if not others or not any(some.rows for some in reader.listed_some(others)):
             raise Transient(
                 "the server shows none of the merge requests that are stored, which is believed of no list",
                 code="incomplete",
@@ -133,9 +157,26 @@ class MergeRequestComparison(ProjectComparison):
             )
         return {iid: updated_at for iid, updated_at in stored.items() if iid not in seen}
 
-    def _compare(self, listed: _Listed) -> Compared:
+    def _known(self, listed: _Listed) -> tuple[Planned, set[int]]:
+        """The planned details, and the merge requests with open differences."""
+        job_type = self._attempt.job_type
         with self._database.connection() as conn:
-            compared = comparison.compare_merge_requests(conn, self._repo_id, listed.rows, listed.gone)
+            iids = (row.iid for row in listed.rows)
+            planned = comparison.planned_details(conn, self._repo_id, job_type, iids)
+            found = reconciliations.open_ones(conn, self._repo_id, job_type, window=listed.window)
+        return planned, {number_of(one.difference) for one in found}
+
+    def _compare(self, reader: MergeRequestReader, listed: _Listed, depth: Depth) -> Compared:
+        planned, wanted = self._known(listed)
+        if depth is Depth.DETAILS:
+            wanted = {row.iid for row in listed.rows}
+        else:
+            with self._database.connection() as conn:
+                found = comparison.compare_merge_requests(conn, self._repo_id, listed.rows)
+            wanted |= {row.key[0] for row in found if row.kind is not None}
+        page = reader.complete(Page(None, tuple(listed.rows), None), dict.fromkeys(sorted(wanted), _CHILDREN))
+        with self._database.connection() as conn:
+            compared = comparison.compare_merge_requests(conn, self._repo_id, page.rows, listed.gone)
         updated_at = {row.iid: row.updated_at for row in listed.rows} | listed.gone
 
         def position(row: ComparedRow) -> TimeWindow:
@@ -147,24 +188,27 @@ class MergeRequestComparison(ProjectComparison):
         newer = [
             row.natural_key
             for row in compared
-            if row.kind and row.source is not None and row.source["updated_at"] >= self._settled
+            if row.kind and row.source is not None
+            if row.source["updated_at"] >= self._settled or _is_planned_change(row, planned)
         ]
         return Compared.of(
-            listed.window, compared, position, excluded=newer, newer=len(newer), unread=listed.unread
+            listed.window,
+            compared,
+            position,
+            excluded=newer,
+            newer=len(newer),
+            unread=[*listed.unread, *(one.natural_key for one in page.deferred)],
+            whole=map(str, wanted),
         )
 
     def _compare_reviews(self, listed: _Listed, depth: Depth) -> Compared:
-        rows, gone = listed.rows, listed.gone
-        if depth is Depth.LISTING:
-            with self._database.connection() as conn:
-                differ = comparison.reviews_that_differ(conn, self._repo_id, rows)
-            rows = [row for row in rows if row.iid in differ]
-        # All parts of a merge request that was updated since the latest reading may be new.
-        settled = [row for row in rows if row.updated_at < self._settled]
-        sets = self._reviews.read(settled)
+        gone = listed.gone
+        planned, differing = self._known(listed)
+        plan = self._plan(listed, depth, planned, differing)
+        sets = self._reviews.read(plan.single)
         with self._database.connection() as conn:
-            parts = comparison.compare_reviews(conn, self._repo_id, sets, gone)
-        windows = {row.iid: _point(row.updated_at) for row in settled} | {
+            parts = [*plan.parts, *comparison.compare_reviews(conn, self._repo_id, sets, gone)]
+        windows = {row.iid: _point(row.updated_at) for row in listed.rows} | {
             iid: _point(updated_at) for iid, updated_at in gone.items()
         }
         short = self._short(sets)
@@ -172,8 +216,9 @@ class MergeRequestComparison(ProjectComparison):
         hidden: list[str] = []
         unread: list[str] = []
         for part in parts:
-            if _is_later(part, listed.date):
-                # It came while the list was read already: the merge request will be listed again.
+            if _is_later(part, listed.date) or (part.kind and _part_of(part) in planned):
+                # It came while the list was read already: the merge request will be listed again. Or it is
+                # to be read yet.
                 newer.append(part.natural_key)
             elif part.source is None and part.stored is not None and part.key[0] not in gone:
                 if self._is_hidden(part, short):
@@ -186,7 +231,7 @@ class MergeRequestComparison(ProjectComparison):
             parts,
             lambda part: windows[part.key[0]],
             excluded={*newer, *hidden, *unread},
-            newer=len(rows) - len(settled) + len(newer),
+            newer=plan.newer + len(newer),
             unread=[
                 *listed.unread,
                 *unread,
@@ -194,7 +239,48 @@ class MergeRequestComparison(ProjectComparison):
                 *(row.natural_key for one in sets for row in one.quarantined),
             ],
             hidden=hidden,
+            whole=(str(row.iid) for row in plan.single),
         )
+
+    def _plan(self, listed: _Listed, depth: Depth, planned: Planned, differing: set[int]) -> _Plan:
+        """Decides which reviews of a piece are read one by one. With the depth of lists these are the
+        ``differing`` ones, and those that differ in the list or by GraphQL."""
+        # All parts of a merge request that was updated since the latest reading may be new.
+        settled = [row for row in listed.rows if row.updated_at < self._settled]
+        if depth is Depth.DETAILS:
+            return _Plan(settled, len(listed.rows) - len(settled))
+        with self._database.connection() as conn:
+            differing = differing | comparison.reviews_that_differ(conn, self._repo_id, listed.rows)
+        newer = sum(row.iid in differing and row.updated_at >= self._settled for row in listed.rows)
+        rest = [row for row in settled if row.iid not in differing]
+        shown, parts = self._batched(rest)
+        differing |= {part.key[0] for part in parts if self._differs(part) and _part_of(part) not in planned}
+        if self._attempt.notice is None:
+            # Nothing follows from the absence of one.
+            differing |= {row.iid for row in rest if row.iid not in shown}
+        single = [row for row in settled if row.iid in differing]
+        return _Plan(single, newer, [part for part in parts if part.key[0] not in differing])
+
+    def _batched(self, rows: Sequence[MergeRequestRow]) -> tuple[set[int], list[ComparedRow]]:
+        """The merge requests whose reviews GraphQL shows, and the comparison of those."""
+        if not self._attempt.settings.gitlab.graphql:
+            self._attempt.notice = "GraphQL is switched off by the setting gitlab_graphql"
+        if self._attempt.notice is not None or not rows:
+            return set(), []
+        if self._batches is None:
+            self._batches = BatchReader(self._client, self._visit.project_id, self._info.path)
+        found = [one.review for one in self._batches.read(rows).values()]
+        self._attempt.notice = self._batches.stepped_down
+        if "reviewers" in self._client.instance.unknown_fields:
+            self._attempt.notice = "GraphQL of this server does not show reviewers"
+        elif self._attempt.notice is None:
+            found = [one for one in found if one.reviewers is not None]
+        found = [one for one in found if one.approvals is not None]
+        with self._database.connection() as conn:
+            return {one.mr_iid for one in found}, comparison.compare_batches(conn, self._repo_id, found)
+
+    def _differs(self, part: ComparedRow) -> bool:
+        return part.kind is not None and not (part.source is None and self._is_hidden(part, ()))
 
     def _short(self, sets: Sequence[ReviewSet]) -> set[int]:
         """Merge requests that sent fewer comments than they count, apart from comments that the token never
@@ -218,6 +304,18 @@ class MergeRequestComparison(ProjectComparison):
         return self._asked <= _MAX_SINGLE_REQUESTS and self._singles.is_event_gone(
             part.key[0], Origin(part.stored["origin"]), part.natural_key
         )
+
+
+def _part_of(part: ComparedRow) -> tuple[int, str]:
+    """The merge request and the name of the detail that a part of a review is of."""
+    iid, name, *person = part.key
+    return iid, f"{name}s" if person else str(name).partition(":")[0]
+
+
+def _is_planned_change(row: ComparedRow, planned: Planned) -> bool:
+    """True if a merge request differs only in what is to be read yet."""
+    is_planned = any((row.key[0], name) in planned for name in _CHILDREN)
+    return is_planned and row.stored is not None and _OF_CHILDREN.issuperset(row.fields)
 
 
 def _is_later(part: ComparedRow, listed_at: datetime | None) -> bool:

@@ -45,7 +45,8 @@ class Compared:
     """A piece of a window after its comparison: ``window`` begins where the piece before it ended. Counts are
     rows. ``newer`` are differences that arose after the latest reading, and no mismatch. ``unread`` are the
     keys of rows that could not be compared, and ``unreadable`` counts others. ``hidden`` are those that the
-    token may not see. Nothing is known of them, so their earlier differences stay open.
+    token may not see. Nothing is known of them, so their earlier differences stay open. ``whole`` are the
+    keys of rows that were compared with all their details although others were not.
     """
 
     window: Window
@@ -56,6 +57,7 @@ class Compared:
     unreadable: int = 0
     unread: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -68,6 +70,7 @@ class Compared:
         newer: int = 0,
         unread: Iterable[str] = (),
         hidden: Iterable[str] = (),
+        whole: Iterable[str] = (),
     ) -> Compared:
         """The comparison of ``rows``, which are those of both sides. ``position`` returns the smallest window
         of a row. Rows whose keys are ``excluded`` are counted and are no difference."""
@@ -83,6 +86,7 @@ class Compared:
             newer=newer,
             unread=tuple(dict.fromkeys(unread)),
             hidden=tuple(hidden),
+            whole=tuple(whole),
         )
 
 
@@ -131,6 +135,7 @@ class _Part:
     window: Window
     end: Any
     unread: set[str] = field(default_factory=set)
+    whole: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -141,6 +146,7 @@ class _Part:
     def add(self, piece: Compared) -> None:
         self.end = bounds(piece.window)[1]
         self.unread.update(piece.unread, piece.hidden)
+        self.whole.update(piece.whole)
         self.counts.update(
             expected=piece.expected,
             stored=piece.stored,
@@ -278,8 +284,8 @@ class ProbeWork:
                 }
                 | {name: part.counts[name] for name in reconciliations.COUNTED},
             )
-            # Lists alone do not show differences in details.
-            if status != INCONCLUSIVE and (self._depth is Depth.DETAILS or self._comparison.lists_are_whole):
+            if status != INCONCLUSIVE:
+                is_whole = self._depth is Depth.DETAILS or self._comparison.lists_are_whole
                 reconciliations.resolve_unseen(
                     batch.conn,
                     repo_id=self._repo_id,
@@ -287,6 +293,8 @@ class ProbeWork:
                     window=window,
                     number=part.number,
                     unread=part.unread,
+                    # Lists alone do not show differences in details.
+                    only=None if is_whole else part.whole,
                     # Some rows without a place are compared at the end.
                     everywhere=window == part.window,
                 )

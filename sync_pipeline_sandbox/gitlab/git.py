@@ -246,6 +246,13 @@ class GitRepository:
         arguments = ("--quiet", "--force", "--date-format=raw-permissive")
         return self._run("fast-import", *arguments, stdin=b"".join(stream)).decode().strip()
 
+    def fast_import(self, stream: bytes) -> list[str]:
+        """Load a stream of ``git fast-import`` and return the words of its answer, such as shas of marks."""
+        found = self._run("fast-import", "--quiet", "--force", stdin=stream).decode().split()
+        # A file for each of thousands of refs makes every later command slow.
+        self._run("pack-refs", "--all")
+        return found
+
     def write_commit(self, raw: bytes) -> str:
         """Store the bytes of a commit object as they are, however odd, and return its sha."""
         command = ("hash-object", "-t", "commit", "-w", "--stdin", "--literally")

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from sync_pipeline import cli
-from sync_pipeline.core.model import BEGINNING, Depth, JobReport, JobType, Mode, TimeWindow
+from sync_pipeline.core.model import BEGINNING, DeferredFetch, Depth, JobReport, JobType, Mode, TimeWindow
+from sync_pipeline.facts import quarantine
 from sync_pipeline.ledger import watermarks
 from sync_pipeline.reports import health
 from sync_pipeline.reports.reasons import HealthReason
@@ -285,17 +286,119 @@ _AT_SOURCE: dict[str, tuple[JobType, Callable[[Forge], object], dict[str, str]]]
 }
 
 
+@pytest.mark.parametrize("depth", list(Depth))
 @pytest.mark.parametrize("what", list(_AT_SOURCE))
-def test_what_was_done_behind_the_back_of_the_sync_is_named_and_healed(proof: Proof, what: str) -> None:
+def test_what_was_done_behind_the_back_of_the_sync_is_named_and_healed(
+    proof: Proof, what: str, depth: Depth
+) -> None:
     job_type, act, expected = _AT_SOURCE[what]
     names = _names(proof)
     act(proof.forge)
-    found = proof.found(job_type)
+    found = proof.found(job_type, depth=depth)
     assert _named(proof, found, names) == expected
     proof.forge.other_settings(deletion_after_seconds=0, deletion_confirmations=1)
     proof.repair_differences(job_type)
+    if job_type is not JobType.COMMITS:
+        # A row with an open difference is read with its details at either depth.
+        assert proof.found(job_type, depth=depth) == {}
     assert proof.found(job_type) == {}
     assert proof.result()["status"] == "clean"
+
+
+# Lists and batches ---------------------------------------------------------------------------------------
+
+_BEYOND_LISTS = {
+    "a comment": ("UPDATE scm.review_events SET body = 'x' WHERE mr_iid = 1 AND body = 'first'", 1),
+    "the author of a comment": (
+        "UPDATE scm.review_events SET reviewer_username = 'x' WHERE mr_iid = 1 AND body = 'first'",
+        1,
+    ),
+    "the second of a comment": (
+        "UPDATE scm.review_events SET ts = ts + interval '1 second' WHERE mr_iid = 1 AND body = 'first'",
+        1,
+    ),
+    "an approval": ("UPDATE scm.mr_approvals SET closed_at = now() WHERE mr_iid = 1", 1),
+    "the state of a reviewer": ("UPDATE scm.mr_reviewers SET state = 'x' WHERE mr_iid = 1", 1),
+    # Only a comparison of all details sees these.
+    "the millisecond of a comment": (
+        "UPDATE scm.review_events SET ts = ts + interval '1 ms' WHERE mr_iid = 1 AND body = 'first'",
+        0,
+    ),
+    "a label event": ("DELETE FROM scm.review_events WHERE mr_iid = 1 AND origin = 'label'", 0),
+}
+
+
+@pytest.mark.parametrize("what", list(_BEYOND_LISTS))
+def test_graphql_shows_what_lists_do_not(proof: Proof, what: str) -> None:
+    statement, number = _BEYOND_LISTS[what]
+    proof.forge.conn.execute(statement)
+    assert len(proof.found(JobType.REVIEWS, depth=Depth.LISTING)) == number
+    assert len(proof.found(JobType.REVIEWS)) == 1
+
+
+def test_reviews_without_a_difference_cost_a_tenth_of_a_first_reading(forge: Forge) -> None:
+    project = forge.project
+    branch = "feature"
+    forge.gitlab.push(project, "main", "Work", author=forge.user)
+    forge.git.set_ref(f"refs/heads/{branch}", forge.git.resolve("main"))
+    for number in range(40):
+        request = forge.gitlab.open_merge_request(
+            project, author=forge.user, source=branch, title=f"Title {number}"
+        )
+        forge.gitlab.comment(request, forge.other, "first")
+    forge.tick()
+    assert all(report.succeeded for report in forge.both())
+    proof = Proof(forge)
+    report = proof.probe(JobType.REVIEWS, depth=Depth.LISTING)
+    # The project, the list, one batch, and the end of the list.
+    assert report.calls <= 4
+    assert report.succeeded
+    result = proof.result()
+    assert (result["status"], result["expected"]) == ("clean", result["stored"])
+    assert result["stored"] >= 40
+    # One that differs is read on its own.
+    forge.conn.execute("UPDATE scm.review_events SET body = 'x' WHERE mr_iid = 7 AND body = 'first'")
+    assert proof.probe(JobType.REVIEWS, depth=Depth.LISTING).calls <= 4 + 6
+    assert set(proof.open(JobType.REVIEWS).values()) == {"changed body"}
+
+
+def test_a_server_without_graphql_is_compared_by_its_lists_and_the_report_says_so(command: Command) -> None:
+    forge = command.proof.forge
+    one = command.document("--job", "reviews")["results"][0]
+    assert (one["details"], one["notice"]) == (["notes", "approvers", "reviewers"], None)
+    assert "state, label and milestone events" in one["details_left_out"]
+    assert "compared: notes, approvers, reviewers; not compared: state" in command("--job", "reviews")[0]
+    forge.gitlab.behaviour.graphql.enabled = False
+    forge.conn.execute("UPDATE scm.review_events SET body = 'x' WHERE mr_iid = 1 AND body = 'first'")
+    forge.asked()
+    one = command.document("--job", "reviews")["results"][0]
+    assert one["notice"].startswith("GraphQL is not used: ")
+    assert (one["status"], one["details"]) == ("clean", ["numbers of comments", "times of update"])
+    assert forge.asked("discussions") == []
+    forge.conn.execute("DELETE FROM scm.review_events WHERE mr_iid = 2 AND body = 'first'")
+    one = command.document("--job", "reviews", "--no-repair", code=1)["results"][0]
+    assert [found["kind"] for found in one["differences"]] == ["missing"]
+    one = command.document("--job", "reviews", "--full", "--no-repair", code=1)["results"][0]
+    assert (one["changed"], one["missing"], one["details_left_out"]) == (1, 1, [])
+
+
+def test_a_comparison_repairs_and_closes_by_lists_alone(command: Command) -> None:
+    forge = command.proof.forge
+    forge.conn.execute("UPDATE scm.review_events SET body = 'x' WHERE mr_iid = 1 AND body = 'first'")
+    repaired = command.document("--job", "reviews", "--repair")["results"][0]
+    assert (repaired["changed"], repaired["after"]["status"]) == (1, "clean")
+    assert command.proof.open(JobType.REVIEWS) == {}
+
+
+def test_details_that_are_planned_to_be_read_are_newer_and_no_mismatch(proof: Proof) -> None:
+    forge = proof.forge
+    forge.conn.execute("DELETE FROM scm.review_events WHERE mr_iid = 1 AND origin = 'label'")
+    forge.conn.execute("UPDATE scm.mr_reviews SET whole = array_remove(whole, 'label') WHERE mr_iid = 1")
+    planned = DeferredFetch("1", "label_events", "planned", is_planned=True)
+    quarantine.defer(forge.conn, repo_id=forge.repo_id, job_type=JobType.REVIEWS, fetches=[planned])
+    for depth, newer in ((Depth.LISTING, 0), (Depth.DETAILS, 1)):
+        assert proof.found(JobType.REVIEWS, depth=depth) == {}
+        assert (proof.result()["status"], proof.result()["newer"]) == ("clean", newer)
 
 
 def test_what_is_newer_than_the_latest_visit_is_no_mismatch(proof: Proof) -> None:
@@ -600,7 +703,7 @@ def test_what_could_not_be_compared_is_told_by_the_exit_code(command: Command) -
     forge.gitlab.faults.add(
         "/merge_requests/2/versions", json_answer(403, {"message": "403 Forbidden"}), times=None
     )
-    one = command.document("--job", "mrs", code=1)["results"][0]
+    one = command.document("--job", "mrs", "--full", code=1)["results"][0]
     assert (one["status"], one["unreadable"]) == ("clean", 1)
     assert command.document("--job", "mrs", "--lists-only")["status"] == "clean"
 

@@ -170,6 +170,12 @@ class Comparison(TypedDict):
     job: JobType
     status: ReconcileStatus
     depth: Depth
+    details: list[str]
+    """The parts of each row that were compared."""
+    details_left_out: list[str]
+    """The parts of a row that this depth does not compare, unless something else of the row differs."""
+    notice: str | None
+    """Why the source was read in another way than usual."""
     window: WindowRange
     """The requested window: merge requests and reviews by last update, commits by commit date."""
     compared: list[WindowRange]

@@ -13,6 +13,7 @@ assets, go through a client too (:mod:`sync_pipeline.sources.gitlab.session`).
 from __future__ import annotations
 
 import http.client
+import json
 import logging
 import os
 import random
@@ -37,6 +38,7 @@ from sync_pipeline.core import clock
 from sync_pipeline.core.catalog import without_credentials
 from sync_pipeline.core.errors import (
     AccessDenied,
+    AnswerCut,
     AnswerStalled,
     Cancelled,
     ConfigurationError,
@@ -77,6 +79,8 @@ _HEADERS = {
 }
 # Retries are ours, so that each one is counted and takes from the rate limit.
 _NO_RETRIES = urllib3.Retry(total=False)
+# Errors after which the same query is sent again. After others its caller asks for less.
+_QUERY_AGAIN = frozenset({"connection", "rate_limit"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +205,8 @@ class Instance:
     is raised as Transient with ``retry_after``.
 
     ``max_answer_bytes`` is the longest unpacked response. GitLab limits a text to 1 MB, and longer pages are
-    read in smaller ones. Raises ConfigurationError for an unusable URL.
+    read in smaller ones. ``unknown_fields`` are the names of GraphQL fields that the server does not have.
+    Raises ConfigurationError for an unusable URL.
     """
 
     def __init__(
@@ -239,6 +244,7 @@ class Instance:
         self.monotonic = monotonic
         self.now = now
         self.chance = chance
+        self.unknown_fields: frozenset[str] = frozenset()
         self._adapter = CancellableAdapter(pool_connections=1, pool_maxsize=64)
         self._refused: tuple[str, float, str] | None = None
 
@@ -402,6 +408,20 @@ class Client:
         rows = int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None
         return Response(answer.data, following, date, rows)
 
+    def query(self, text: str, variables: Mapping[str, Any]) -> Response:
+        """The response to one GraphQL query, which only reads; ``data`` is as received, errors included.
+
+        Raises as :meth:`get` does, and AnswerCut if the connection broke during the response. A query is sent
+        again only after a refused connection or too many requests. The caller repeats one that is too slow in
+        smaller parts.
+        """
+        headers = {**_HEADERS, "Content-Type": "application/json"}
+        body = json.dumps({"query": text, "variables": dict(variables)}).encode()
+        headers["Content-Length"] = str(len(body))
+        request = Request("POST", f"{self.instance.url}/api/graphql", headers, body)
+        answer = self.send(request, self._is_worth_the_same_query)
+        return Response(answer.data, None, responses.http_date(answer.headers.get("Date")))
+
     def check_cancelled(self) -> None:
         """Raises Cancelled after a request to stop."""
         if self._cancelled():
@@ -472,6 +492,10 @@ class Client:
         if not isinstance(error, Transient) or error.code in _NOT_AGAIN:
             return False
         return (error.retry_after or 0.0) <= self.instance.longest_wait
+
+    def _is_worth_the_same_query(self, error: BaseException) -> bool:
+        is_cut = isinstance(error, AnswerCut)
+        return self.is_worth_a_retry(error) and not is_cut and getattr(error, "code", None) in _QUERY_AGAIN
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
@@ -583,6 +607,8 @@ class Client:
             self.count(Traffic(timeouts=int(failure.code == "timeout")))
             if response is not None and failure.code == "timeout":
                 failure = AnswerStalled(f"{failure}; the answer began and then stopped")
+            elif response is not None and failure.code == "connection":
+                failure = AnswerCut(str(failure))
             self.limiter.feedback(Feedback(endpoint, None, seconds))
             raise failure
         assert response is not None
