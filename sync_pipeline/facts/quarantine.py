@@ -85,24 +85,26 @@ def due(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[D
 def planned(
     conn: Connection,
     repo_id: int,
-    job_type: JobType,
+    job_types: Iterable[JobType],
     *,
     limit: int,
     waiting: bool = False,
     except_for: Iterable[str] = (),
-) -> dict[str, list[str]]:
-    """The planned details of some rows by the keys of the rows, most urgent first: about ``limit`` details.
-    With ``waiting`` also those whose time has not come. Keys in ``except_for`` are left out."""
+) -> dict[str, dict[JobType, list[str]]]:
+    """Planned details by the keys of their rows and by job type, the most urgent row first: at most ``limit``
+    details of each job type. With ``waiting`` also those whose time has not come. Keys in ``except_for`` are
+    left out."""
     params = {
         "repo_id": repo_id,
-        "job_type": str(job_type),
+        "job_types": [str(one) for one in job_types],
         "limit": limit,
         "waiting": waiting,
         "except_for": list(except_for),
     }
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[JobType, list[str]]] = {}
     for row in conn.execute(_SQL["planned"], params):
-        found.setdefault(row["natural_key"], []).append(row["detail"])
+        of_row = found.setdefault(row["natural_key"], {})
+        of_row.setdefault(JobType(row["job_type"]), []).append(row["detail"])
     return found
 
 
