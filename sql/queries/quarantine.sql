@@ -46,6 +46,8 @@ SELECT t.job_type, o.natural_key, o.detail
  CROSS JOIN LATERAL (SELECT natural_key, detail, priority, row_updated_at FROM scm.deferred_fetches
                       WHERE repo_id = %(repo_id)s AND job_type = t.job_type AND resolved_at IS NULL AND is_planned
                         AND (%(waiting)s OR not_before <= now()) AND natural_key <> ALL (%(except_for)s)
+                        AND (row_updated_at >= %(since)s OR %(since)s::timestamptz IS NULL)
+                        AND (row_updated_at < %(until)s OR %(until)s::timestamptz IS NULL)
                       ORDER BY priority, row_updated_at DESC, natural_key
                       LIMIT %(limit)s) AS o
  ORDER BY o.priority, o.row_updated_at DESC, o.natural_key

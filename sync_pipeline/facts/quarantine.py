@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sync_pipeline.core.model import DeferredFetch, JobType, QuarantinedRow, Window
+from sync_pipeline.core.model import DeferredFetch, JobType, QuarantinedRow, TimeWindow, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_ranges
@@ -89,16 +89,19 @@ def planned(
     *,
     limit: int,
     waiting: bool = False,
+    updated: TimeWindow | None = None,
     except_for: Iterable[str] = (),
 ) -> dict[str, dict[JobType, list[str]]]:
     """Planned details by the keys of their rows and by job type, the most urgent row first: at most ``limit``
-    details of each job type. With ``waiting`` also those whose time has not come. Keys in ``except_for`` are
-    left out."""
+    details of each job type. With ``waiting`` also those whose time has not come. With ``updated`` only those
+    of rows that were updated in this window. Keys in ``except_for`` are left out."""
     params = {
         "repo_id": repo_id,
         "job_types": [str(one) for one in job_types],
         "limit": limit,
         "waiting": waiting,
+        "since": None if updated is None else updated.since,
+        "until": None if updated is None else updated.until,
         "except_for": list(except_for),
     }
     found: dict[str, dict[JobType, list[str]]] = {}

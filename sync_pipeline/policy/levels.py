@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sync_pipeline.core.gitlab_rows import MergeRequestRow, StoredReview
+from sync_pipeline.core.gitlab_rows import MergeRequestRow, StoredReview, who
 
 NOTES = "notes"
 STATE_EVENTS = "state_events"
@@ -108,7 +108,8 @@ def plan_by_graphql(
         no_note = seen.approval_notes == _approval_notes(stored)
         sort(APPROVALS, no_note and seen.approvers == stored.approvers)
     if row.reviewers:
-        sort(REVIEWERS, seen.reviewers is not None and seen.reviewers == stored.reviewers)
+        listed = {who(person) for person in row.reviewers}
+        sort(REVIEWERS, seen.reviewers == stored.reviewers and listed == set(stored.reviewers))
     if seen.is_entangled and changed & {NOTES, *EVENTS}:
         # Which note repeats which event is decided with all of them.
         together = {NOTES, *EVENTS} - (kept & {MILESTONE_EVENTS})

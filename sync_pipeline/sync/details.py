@@ -105,9 +105,9 @@ class DetailReader:
         versions and commits. A large page is read to the usable level, and the rest of its details is
         planned, if the server has GraphQL. Raises as the readers do."""
         fully = fully or self._rereads
-        state = _State(fully)
+        state = _State(fully, is_repair=children or self._rereads)
         if page.rows:
-            self._look_up(page, job_types, state, children=children or self._rereads)
+            self._look_up(page, job_types, state)
         asked = [row for row in page.rows if row.iid in state.unread or row.iid in state.stale]
         state.seen = {} if fully else self._seen(asked)
         state.is_small = len(asked) <= levels.AT_ONCE
@@ -118,13 +118,11 @@ class DetailReader:
                 self._reviews(part, state) if JobType.REVIEWS in job_types else None,
             )
 
-    def _look_up(
-        self, page: MergeRequestPage, job_types: Collection[JobType], state: _State, *, children: bool
-    ) -> None:
+    def _look_up(self, page: MergeRequestPage, job_types: Collection[JobType], state: _State) -> None:
         """Read what is stored of the rows of ``page``."""
         with self._database.connection() as conn:
             if JobType.MERGE_REQUESTS in job_types:
-                if not children:
+                if not state.is_repair:
                     ids = {row.iid: row.mr_id for row in page.rows}
                     state.heads = merge_requests.stored_heads(conn, self._repo_id, ids)
                 state.stale = {
@@ -139,7 +137,7 @@ class DetailReader:
                     state.stored = reviews.stored_reviews(conn, self._repo_id, unread)
 
     def _seen(self, rows: Sequence[MergeRequestRow]) -> Mapping[int, BatchReview]:
-        """The merge requests of ``rows`` that GraphQL shows. Empty where it is switched off or not used any more."""
+        """The ``rows`` that GraphQL shows, by number. Empty where it is switched off or not used any more."""
         if not rows or not self._settings.graphql:
             return {}
         if self._batches is None:
@@ -157,7 +155,11 @@ class DetailReader:
         now = {row.iid for row in rows if state.is_now(row)}
         details = set(_CHILDREN) - self._refusals[JobType.MERGE_REQUESTS].refused
         later = [fetch for row in rows if row.iid not in now for fetch in self._planned(row, details)]
-        found = self._reader.complete(page, now, partial(self._known_commits, state.seen))
+        # A repair asks the source for everything.
+        known = partial(self._known_commits, state.seen)
+        found = (
+            self._reader.complete(page, now) if state.is_repair else self._reader.complete(page, now, known)
+        )
         return replace(found, deferred=(*found.deferred, *later))
 
     def _known_commits(
@@ -282,10 +284,17 @@ class DetailReader:
     # -- planned details -------------------------------------------------------------------------------------
 
     def read_planned(
-        self, job_types: Sequence[JobType], window: TimeWindow, *, limit: int | None, waiting: bool
+        self,
+        job_types: Sequence[JobType],
+        window: TimeWindow,
+        *,
+        limit: int | None,
+        waiting: bool,
+        updated: TimeWindow | None = None,
     ) -> Iterator[Pages]:
         """Planned details of at most ``limit`` merge requests, most urgent first. With ``waiting`` also those
-        whose time has not come. Each page is to be stored before the next but one is asked for."""
+        whose time has not come. With ``updated`` only those that were updated in it. Each page is to be
+        stored before the next but one is asked for."""
         met: set[str] = set()
         # A page is read while the one before it is stored, so these keys may still be listed as planned.
         recent: deque[Collection[str]] = deque(maxlen=2)
@@ -301,6 +310,7 @@ class DetailReader:
                     job_types,
                     limit=_DETAILS_AT_ONCE,
                     waiting=waiting,
+                    updated=updated,
                     except_for={*stuck, *(key for keys in recent for key in keys)},
                 )
             if not wanted:
@@ -374,10 +384,12 @@ class DetailReader:
 
 @dataclass
 class _State:
-    """The known state of the merge requests of a page, by number. ``stale`` ones need versions and commits, and
-    ``unread`` ones their review. ``seen`` is what GraphQL showed. ``is_small``: all is read at once."""
+    """The known state of the merge requests of a page, by number. ``stale`` ones need versions and commits,
+    and ``unread`` ones their review. ``seen`` is what GraphQL showed. ``is_small``: all is read at once.
+    ``fully``: all details of reviews are read, and in a repair also all versions and commits."""
 
     fully: bool
+    is_repair: bool
     heads: Mapping[int, StoredHead] = field(default_factory=dict)
     stored: Mapping[int, StoredReview] = field(default_factory=dict)
     seen: Mapping[int, BatchReview] = field(default_factory=dict)
@@ -437,8 +449,8 @@ def _is_entangled(events: Iterable[ReviewEventRow], stored: StoredReview) -> boo
 
 
 def _usable(row: MergeRequestRow, review: ReviewSet, news: tuple[ReviewEventRow, ...]) -> ReviewSet:
-    """The usable part of a review from GraphQL: the notes that are ``news``, and people without times. Only the absence
-    of reviewers is complete, because the row shows it."""
+    """The usable part of a review from GraphQL: the notes that are ``news``, and people without times. Only
+    the absence of reviewers is complete, because the row shows it."""
     shown = replace(review, events=news, whole=frozenset(), quarantined=())
     if row.reviewers:
         return replace(shown, seen=frozenset({levels.APPROVALS, levels.REVIEWERS}))
