@@ -44,9 +44,8 @@ _KINDS_OF_ALL = 2
 # Shorter pauses are not worth a line.
 _SHORT_REFUSAL = timedelta(seconds=1)
 _SHORT_PAUSE = timedelta(seconds=10)
-# A server without a rate of the settings begins with this many requests a second, and gets at most as many as
-# the second number. A GitLab has no limit by default; the one of gitlab.com is 33 a second.
-_START_RATE, _MAX_RATE = 10.0, 100.0
+# Most requests a second to a server whose rate nobody set.
+_MAX_RATE = 100.0
 # Most permits that one statement takes ahead.
 _MAX_AHEAD = 64
 # An announced rate that differs by this share from the one that was noted is noted at once.
@@ -56,9 +55,7 @@ _OTHER_RATE = 0.1
 def gitlab_limits(settings: Settings) -> RateLimits:
     """The limits of the settings for one GitLab."""
     own = settings.rate_limit
-    if own.rate is not None:
-        return RateLimits(own.rate, own.burst, share=own.share)
-    return RateLimits(_START_RATE, own.burst, _MAX_RATE, own.share)
+    return RateLimits(own.start, own.burst, _MAX_RATE if own.rate is None else None, own.share)
 
 
 def tenant_limits(settings: Settings) -> RateLimits:

@@ -240,7 +240,7 @@ def test_syncing_takes_from_the_bucket_of_the_tenant_only_where_that_is_switched
     assert buckets(forge.database)["tenant:acme"].consumed == report.calls > 0
     document = limits.listing(forge.database, settings)["limits"]
     assert {one["endpoint_class"]: one["full_rate"] for one in document} == {
-        "all": settings.rate_limit.rate,
+        "all": settings.rate_limit.start,
         "tenant:acme": 5.0,
     }
 
