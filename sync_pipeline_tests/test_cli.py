@@ -590,7 +590,8 @@ def test_a_project_is_added_listed_shown_and_retired(
 ) -> None:
     plan = scm("repo", "add", "gitlab:platform/api", "--dry-run")
     assert plan.out.startswith("gitlab:platform/api would be registered: live from ")
-    assert "0 merge requests, 0 commits: about 5 requests, less than 2 minutes" in plan.out
+    assert "0 merge requests, 0 commits: about 5 requests, less than 2 minutes until usable; " in plan.out
+    assert plan.out.rstrip().endswith("5 requests, less than 2 minutes until complete")
     assert scm("repo", "add", "gitlab:1", "--dry-run", "--json").json["estimate"]["requests"] == 5
     planned = scm("repo", "add", "gitlab:1", "--dry-run", "--json").json
     assert planned["estimate"]["hours"] == round(planned["estimate"]["hours"], 4)

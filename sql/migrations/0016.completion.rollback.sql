@@ -1,4 +1,5 @@
 -- Removes completion jobs with their attempts. The deferred fetches stay.
+DROP INDEX scm.deferred_fetches_read, scm.deferred_fetches_failed;
 ALTER TABLE scm.sync_jobs DISABLE TRIGGER USER;
 DELETE FROM scm.sync_runs WHERE job_id IN (SELECT job_id FROM scm.sync_jobs WHERE only_deferred);
 DELETE FROM scm.sync_jobs WHERE only_deferred;
@@ -7,6 +8,9 @@ ALTER TABLE scm.sync_jobs
     DROP CONSTRAINT sync_jobs_window,
     DROP COLUMN only_deferred,
     ADD CONSTRAINT sync_jobs_check1 CHECK (mode IN ('incremental', 'probe') OR num_nonnulls(revs, period) = 1);
+COMMENT ON TABLE scm.sync_watermarks IS
+    'Coverage of each asset: the windows that are known to be complete. scm.sync_watermark_events can rebuild it exactly.';
+COMMENT ON COLUMN scm.sync_watermarks.covered_time IS 'Time known to be complete.';
 COMMENT ON COLUMN scm.sync_jobs.revs IS
     'The window in revisions; NULL for incremental, which reads from the watermark to the end.';
 COMMENT ON COLUMN scm.sync_jobs.period IS

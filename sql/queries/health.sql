@@ -6,7 +6,9 @@
 -- origin, is not covered, and has no job. A failed window belongs to a dead job and was not covered since.
 -- Abandoned jobs do not count. Commits have no gap, because the next incremental reads everything missing.
 -- Only one incremental is active at a time, so the newest also ended last. Columns ``retry_...`` hold the
--- error of live syncing that will be retried. Hints of the changes sensor count until the next visit.
+-- error of live syncing that will be retried. Hints of the changes sensor count until the next visit. Planned
+-- fetches are stalled if none was read for a day although a visit succeeded. The last one in their order tells for
+-- how long they wait.
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lifecycle,
        w.access, w.access_detail, w.access_since, w.visited_at, w.verified_at, w.watermark_rev,
        w.watermark_time, w.head_rev,
@@ -25,7 +27,18 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
        (SELECT count(*) FROM scm.quarantine AS q
          WHERE q.repo_id = w.repo_id AND q.job_type = w.job_type AND q.resolved_at IS NULL) AS quarantined,
        (SELECT count(*) FROM scm.deferred_fetches AS o
-         WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.resolved_at IS NULL) AS deferred_fetches,
+         WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.resolved_at IS NULL
+           AND NOT o.is_planned) AS deferred_fetches,
+       planned.wait AS has_planned,
+       planned.wait AND w.visited_at > now() - interval '1 day'
+       AND NOT EXISTS (SELECT FROM scm.deferred_fetches AS o
+                        WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.is_planned
+                          AND o.resolved_at > now() - interval '1 day')
+       AND (SELECT greatest(o.created_at, o.not_before) < now() - interval '1 day'
+              FROM scm.deferred_fetches AS o
+             WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.is_planned AND o.resolved_at IS NULL
+             ORDER BY o.priority DESC, o.row_updated_at, o.natural_key DESC
+             LIMIT 1) AS planned_stalled,
        (SELECT json_agg(json_build_object('detail', u.detail, 'code', u.error_code, 'error', u.error,
                                           'since', u.since, 'readable_at', u.readable_at) ORDER BY u.detail)
           FROM scm.unreadable_details AS u
@@ -35,6 +48,10 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.slug, r.lif
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
   LEFT JOIN scm.health AS shown USING (repo_id, job_type)
+ CROSS JOIN LATERAL (
+       SELECT EXISTS (SELECT FROM scm.deferred_fetches AS o
+                       WHERE o.repo_id = w.repo_id AND o.job_type = w.job_type AND o.is_planned
+                         AND o.resolved_at IS NULL) AS wait) AS planned
   LEFT JOIN scm.change_hints AS hint
     ON hint.repo_id = w.repo_id AND hint.error_code IS NOT NULL
    AND hint.observed_at > coalesce(w.visited_at, '-infinity')

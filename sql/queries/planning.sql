@@ -3,7 +3,9 @@
 
 -- name: units
 -- Reads every asset with its coverage, its hint, and since when its latest incremental job is dead. A job
--- that ended because of a refused token is not counted, because the token's record already holds it back.
+-- that ended because of a refused token is not counted, because the token's record already holds it back. It
+-- also reads whether planned fetches may be read now, and when the latest completion job ended without storing
+-- anything.
 SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.lifecycle, w.access,
        w.visited_at, w.watermark_rev, w.watermark_time, w.head_rev AS head, w.activity_at,
        h.head_rev AS hint_head, h.activity_at AS hint_activity_at, h.observed_at AS hint_at,
@@ -15,7 +17,17 @@ SELECT w.repo_id, w.job_type, r.kind, r.instance, r.instance_slug, r.tenant, r.l
               FROM scm.sync_jobs AS j
              WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.mode = 'incremental'
                AND j.status = 'dead' AND (w.visited_at IS NULL OR j.finished_at > w.visited_at)
-       ) END AS dead_since
+       ) END AS dead_since,
+       EXISTS (SELECT FROM scm.deferred_fetches AS f
+                WHERE f.repo_id = w.repo_id AND f.job_type = w.job_type AND f.is_planned AND f.resolved_at IS NULL
+                  AND f.not_before <= now()) AS has_planned,
+       (SELECT CASE WHEN j.status = 'dead'
+                      OR NOT EXISTS (SELECT FROM scm.sync_runs AS s WHERE s.job_id = j.job_id AND s.batches > 0)
+                    THEN j.finished_at END
+          FROM scm.sync_jobs AS j
+         WHERE j.repo_id = w.repo_id AND j.job_type = w.job_type AND j.only_deferred
+         ORDER BY j.created_at DESC
+         LIMIT 1) AS completion_stuck_at
   FROM scm.sync_watermarks AS w
   JOIN scm.repos AS r USING (repo_id)
   LEFT JOIN scm.change_hints AS h USING (repo_id)
@@ -68,7 +80,7 @@ WITH backlog AS (
             LIMIT (SELECT jobs FROM share)) AS j
 )
 SELECT job_id, repo_id, job_type, mode, revs, period, status, priority, attempts, not_before,
-       claim_expires_at, created_at, dispatched_at AS dispatched_at, decision ->> 'pool' AS pool
+       claim_expires_at, created_at, dispatched_at AS dispatched_at, only_deferred, decision ->> 'pool' AS pool
   FROM found
 
 -- name: samples
@@ -160,6 +172,16 @@ SELECT j.job_id, j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.on
    AND (r.kind <> 'gitlab' OR r.instance = ANY (%(gitlabs)s))
  ORDER BY j.dispatched_at, (j.decision ->> 'rank')::int, j.created_at
  LIMIT %(limit)s
+
+-- name: others_wait
+-- Returns whether a job of a server waits that is more urgent than completion. New jobs do not count, because a
+-- worker takes them in a moment.
+SELECT EXISTS (
+       SELECT FROM scm.sync_jobs AS j
+         JOIN scm.repos AS r USING (repo_id)
+        WHERE j.status IN ('pending', 'failed') AND r.instance = %(instance)s AND NOT j.only_deferred
+          AND NOT j.from_raw AND j.quarantine_ids IS NULL AND j.mode <> 'probe'
+          AND coalesce(j.not_before, j.created_at) < now() - make_interval(secs => %(seconds)s))
 
 -- name: undispatch
 -- Returns jobs to the plan that a worker could not run now.

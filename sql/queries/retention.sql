@@ -104,3 +104,16 @@ DELETE FROM scm.discrepancies
        SELECT discrepancy_id FROM scm.discrepancies
         WHERE resolved_at < clock_timestamp() - make_interval(secs => %(age)s)
         ORDER BY discrepancy_id LIMIT %(limit)s)
+
+-- name: count_fetches
+-- Counts old deferred fetches that were read.
+SELECT count(*) AS n FROM scm.deferred_fetches
+ WHERE resolved_at < clock_timestamp() - make_interval(secs => %(age)s)
+
+-- name: delete_fetches
+-- Deletes one part of the old deferred fetches that were read.
+DELETE FROM scm.deferred_fetches
+ WHERE deferred_fetch_id IN (
+       SELECT deferred_fetch_id FROM scm.deferred_fetches
+        WHERE resolved_at < clock_timestamp() - make_interval(secs => %(age)s)
+        ORDER BY deferred_fetch_id LIMIT %(limit)s)

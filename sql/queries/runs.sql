@@ -2,11 +2,15 @@
 -- (``scm.sync_runs`` and ``scm.sync_batches``).
 
 -- name: runs
--- Lists attempts with their jobs, newest first.
+-- Lists attempts with their jobs, newest first. ``has_deferred``: a detail that the attempt deferred is still to
+-- be read.
 SELECT r.run_id, r.job_id, r.attempt, r.repo_id, r.job_type, r.mode, r.status, r.started_at, r.finished_at,
        r.worker, r.dagster_run_id, r.rows_read, r.inserted, r.updated, r.unchanged, r.regressed, r.quarantined,
        r.batches, r.calls, r.error_code, r.error, r.notice, r.code_version, j.revs, j.period, j.trigger, j.actor,
        j.reason, j.from_raw,
+       EXISTS (SELECT FROM scm.deferred_fetches AS f
+                WHERE f.repo_id = r.repo_id AND f.job_type = r.job_type AND f.resolved_at IS NULL
+                  AND f.created_at BETWEEN r.started_at AND coalesce(r.finished_at, now())) AS has_deferred,
        extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.started_at)::float8 AS seconds
   FROM scm.sync_runs AS r
   JOIN scm.sync_jobs AS j USING (job_id)

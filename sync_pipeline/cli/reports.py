@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sync_pipeline.cli import output
 from sync_pipeline.cli.output import cell
-from sync_pipeline.core.formatting import age, counted, failed_starts, moment, second
+from sync_pipeline.core.formatting import age, counted, failed_starts, moment, requests_and_time, second
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -122,6 +122,7 @@ def server_rows(document: Mapping[str, Any]) -> list[Row]:
             "lag": _longest_lag(one),
             **{f"jobs_{state}": one["jobs"][state] for state in ("waiting", "running", "dead")},
             "held_back": ", ".join(_blocked_assets(one)),
+            **{f"until_{level}": _left(one["estimate"], level) for level in ("usable", "complete")},
             "credential": one["credential"],
         }
         for one in document["servers"]
@@ -139,8 +140,31 @@ def server_summary(document: Mapping[str, Any]) -> Group:
         assets = counted(one["assets"]["total"], "asset")
         repositories = counted(one["repositories"], "repository", "repositories")
         lines.append(name.append(cell(f" ({_KINDS[one['kind']]}): {assets} of {repositories}")))
-        lines += [Padding(line, (0, 0, 0, 2)) for line in (_assets_line(one), _jobs_line(one))]
+        more = [_assets_line(one), _jobs_line(one)]
+        if estimate := _estimate_line(one["estimate"]):
+            more.append(cell(estimate))
+        lines += [Padding(line, (0, 0, 0, 2)) for line in more]
     return Group(*lines)
+
+
+def _left(estimate: Mapping[str, Any] | None, level: str) -> str:
+    """The requests and the time until a level; empty for nothing."""
+    if estimate is None or not estimate[level]["requests"]:
+        return ""
+    left = estimate[level]
+    return requests_and_time(left["requests"], left["seconds"])
+
+
+def _estimate_line(estimate: Mapping[str, Any] | None) -> str:
+    """The requests and the time that are left of a server, in one line; empty for nothing."""
+    if estimate is None:
+        return ""
+    parts = [
+        f"until {level}: about {left}" for level in ("usable", "complete") if (left := _left(estimate, level))
+    ]
+    if estimate["unknown"]:
+        parts.append(f"unknown for {counted(estimate['unknown'], 'asset')}")
+    return "; ".join(parts)
 
 
 def _assets_line(one: Mapping[str, Any]) -> Text:
@@ -170,8 +194,8 @@ def _jobs_line(one: Mapping[str, Any]) -> Text:
 
 def _longest_lag(one: Mapping[str, Any]) -> str:
     never = one["assets"]["never_complete"]
-    lag = "never complete" if one["lag_seconds"] is None else age(one["lag_seconds"])
-    return f"{lag}, {never:,} never complete" if never and one["lag_seconds"] is not None else lag
+    lag = "never covered" if one["lag_seconds"] is None else age(one["lag_seconds"])
+    return f"{lag}, {never:,} never covered" if never and one["lag_seconds"] is not None else lag
 
 
 def _blocked_assets(one: Mapping[str, Any]) -> list[str]:
@@ -190,9 +214,12 @@ def status_rows(document: Mapping[str, Any]) -> list[Row]:
             "job_type": asset["job_type"],
             "covered": _covered(asset),
             "watermark": asset["watermark"],
-            "complete": _lag(asset),
+            "fresh": _lag(asset),
             "gaps": _extent(asset["gaps"]),
             "queued": _extent(asset["queued"]),
+            "level": asset["level"] or "",
+            "planned_fetches": asset["planned_fetches"],
+            "until_complete": _left(asset["estimate"], "complete"),
             "last_run": _last_run(asset["last_run"]),
             "running": ", ".join(_at_work(one, document["generated_at"]) for one in asset["running"]),
             "access": asset["access"]["state"],
@@ -213,7 +240,7 @@ def status_table(document: Mapping[str, Any], width: int) -> Table:
         return _narrow_table(document)
     where = ["instance"] if _several_instances(document) else []
     table = Table()
-    columns = ("covered", "complete", "missing", "last run", "reasons")
+    columns = ("covered", "fresh", "missing", "last run", "reasons")
     for name in ("state", "repository", *where, "job type", *columns):
         table.add_column(name, overflow="fold")
     for asset in document["units"][:MAX_LISTED]:
@@ -245,7 +272,7 @@ def _narrow_table(document: Mapping[str, Any]) -> Table:
         about.append(cell(f" on {asset['instance']}" if several else "")).append(
             cell(f" {asset['job_type']}")
         )
-        about.append("\n").append(cell(f"{_covered(asset)}; complete {_lag(asset)}"))
+        about.append("\n").append(cell(f"{_covered(asset)}; fresh {_lag(asset)}"))
         for more in (_missing(asset), f"last run {_run_in_short(asset['last_run'])}"):
             about.append(cell(f"; {more}" if more else ""))
         if reasons := _reasons_in_short(asset):
@@ -433,7 +460,7 @@ def _range(covered: Mapping[str, Any]) -> str:
 
 
 def _lag(asset: Mapping[str, Any]) -> str:
-    """How long ago the copy was last known to be complete, and how far a watermark is behind HEAD."""
+    """How long ago the copy was last covered up to now, and how far a watermark is behind HEAD."""
     lag = "never" if asset["lag_seconds"] is None else f"{age(asset['lag_seconds'])} ago"
     behind = asset["revisions_behind"]
     return f"{lag}, {counted(behind, 'revision')} behind HEAD" if behind else lag
@@ -488,7 +515,7 @@ def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
     """One row per instance, tenant or job type, and one for all of them, for plain lines."""
     found = [*document[f"{by}s"], {by: "total", **document["total"]}]
     known = ("repositories", "expected", "stored", "missing", "extra", "changed", "deleted")
-    unknown = ("denied", "never_read", "hidden", "quarantined", "owed", "unreadable")
+    unknown = ("denied", "never_read", "hidden", "quarantined", "owed", "planned", "unreadable")
     return [
         {
             by: one[by],
@@ -496,6 +523,8 @@ def completeness_rows(document: Mapping[str, Any], by: str) -> list[Row]:
             **{name: one["unknown"][name] for name in unknown},
             "uncovered": one["unknown"]["uncovered"]["units"],
             "uncovered_revisions": one["unknown"]["uncovered"]["revisions"],
+            "usable_only": one["levels"]["usable"],
+            "complete_until": "" if one["complete_until"] is None else moment(one["complete_until"]),
             "verified": "" if one["verified"]["share"] is None else f"{one['verified']['share']:.0%}",
         }
         for one in found
@@ -542,9 +571,20 @@ def completeness_summary(document: Mapping[str, Any]) -> str:
         return f"no repositories{left_out}"
     share = total["verified"]["share"]
     compared = f"; {share or 0:.0%} of the rows were compared with the sources lately"
-    return (
-        "nothing is known to be missing" if total["complete"] else "rows are missing, or parts are not known"
-    ) + (compared + left_out)
+    found = "rows are missing, or parts are not known"
+    if total["complete"]:
+        found = "nothing is known to be missing"
+    elif _is_usable(total):
+        planned = counted(total["unknown"]["planned"], "planned fetch", "planned fetches")
+        found = f"usable, not complete: {planned} wait; nothing else is known to be missing"
+    return found + compared + left_out
+
+
+def _is_usable(total: Mapping[str, Any]) -> bool:
+    """True if nothing but planned fetches separates it from complete."""
+    others = {name: one for name, one in total["unknown"].items() if name not in ("planned", "uncovered")}
+    differs = any(total[name] for name in ("missing", "extra", "changed"))
+    return not (differs or any(others.values()) or any(total["unknown"]["uncovered"].values()))
 
 
 # verify -------------------------------------------------------------------------------------------------

@@ -149,8 +149,13 @@ def _registered_document(result: Registered) -> dict[str, Any]:
         **document,
         "path": result.path,
         "history_windows": [str(window) for window in result.history],
-        **({"estimate": {**asdict(takes), "hours": round(takes.hours, 4)}} if takes else {}),
+        **({"estimate": _estimate_document(takes)} if takes else {}),
     }
+
+
+def _estimate_document(takes: Estimate) -> dict[str, Any]:
+    hours = {name: round(getattr(takes, name), 4) for name in ("hours", "usable_hours")}
+    return asdict(takes) | hours
 
 
 def _registered_line(result: Registered) -> str:
@@ -188,11 +193,15 @@ def _estimate_line(takes: Estimate) -> str:
     rows = ", ".join(
         f"{things} not counted" if number is None else f"{number:,} {things}" for things, number in counts
     )
-    minutes = takes.hours * 60
-    time = "less than 2 minutes"
-    if minutes >= 2:
-        time = f"{takes.hours:.1f} hours" if minutes >= 90 else f"{minutes:.0f} minutes"
-    return f"{rows}: about {takes.requests:,} requests, {time}"
+    usable = f"{takes.usable_requests:,} requests, {_time(takes.usable_hours)} until usable"
+    return f"{rows}: about {usable}; {takes.requests:,} requests, {_time(takes.hours)} until complete"
+
+
+def _time(hours: float) -> str:
+    minutes = hours * 60
+    if minutes < 2:
+        return "less than 2 minutes"
+    return f"{hours:.1f} hours" if minutes >= 90 else f"{minutes:.0f} minutes"
 
 
 @app.command("list")

@@ -156,6 +156,7 @@ def _run_row(one: Run) -> output.Row:
         "rows": one["rows_read"],
         "changed": one["inserted"] + one["updated"],
         "batches": one["batch_count"],
+        "level": one["level"] or "",
         "error": one["error"],
     }
 
@@ -167,7 +168,7 @@ def _batch_row(one: Batch) -> output.Row:
         "batch": one["batch_id"],
         "position": one["position"],
         "keys": "..".join(dict.fromkeys(keys)),
-        "complete": _window(one["covered"]),
+        "covered": _window(one["covered"]),
         "status": one["status"],
         "rows": one["rows_read"],
         "changed": one["inserted"] + one["updated"],

@@ -1,4 +1,4 @@
-"""``scm-sync watermark``: what counts as complete, and a person's decisions about it.
+"""``scm-sync watermark``: what counts as covered, and a person's decisions about it.
 
 Belongs here: setting and resetting coverage, and its history. Does not belong here: reading anything from a
 source (:mod:`sync_pipeline.cli.runner`).
@@ -33,7 +33,7 @@ def watermark_reset(
     as_json: options.AsJson = False,
     dry_run: options.DryRun = False,
 ) -> int:
-    """Count nothing as complete any more. Everything is read and compared again. Rows stay; jobs that run at
+    """Count nothing as covered any more. Everything is read and compared again. Rows stay; jobs that run at
     this moment can write no more."""
     document = _set_coverage(repo, job, None, reason, dry_run=dry_run)
     return output.print_document(document, as_json, _print)
@@ -51,7 +51,7 @@ def watermark_set(
     as_json: options.AsJson = False,
     dry_run: options.DryRun = False,
 ) -> int:
-    """Count exactly this window as complete. Everything outside is read again."""
+    """Count exactly this window as covered. Everything outside is read again."""
     from sync_pipeline.reports.runner import Bounds
 
     bounds = Bounds(start_rev=start_rev, end_rev=end_rev, since=since, until=until)

@@ -41,6 +41,11 @@ def counted(number: int, thing: str, things: str = "") -> str:
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
+def requests_and_time(requests: int, seconds: float) -> str:
+    """``12,000 requests, 20 min``."""
+    return f"{counted(requests, 'request')}, {age(max(seconds, 1))}"
+
+
 def failed_starts(runs: int, failed: int, reason: str | None) -> str:
     """One line: ``failed`` of the last ``runs`` runs failed before they began, and why the newest of them
     did."""

@@ -61,8 +61,9 @@ class Declaration:
     ``by_time``: a job reads the rows that were updated within its window, so history is queued year by year.
     Without it, each job of GitLab reads the whole list.
 
-    ``visit_calls`` is the number of requests of a visit, ``row_calls`` the number for each row with all its
-    details. ``compare_calls`` and ``compare_row_calls`` are the same for a comparison.
+    ``visit_calls`` is the number of requests of a visit. ``row_calls`` is the mean number for each row with
+    all its details, and ``usable_row_calls`` that for a usable row. ``compare_calls`` and
+    ``compare_row_calls`` are the numbers of a comparison.
     """
 
     kind: Kind
@@ -74,7 +75,8 @@ class Declaration:
     needs_commits: bool = False
     by_time: bool = False
     visit_calls: int = 1
-    row_calls: int = 0
+    row_calls: float = 0.0
+    usable_row_calls: float = 0.0
     compare_calls: int = 4
     compare_row_calls: float = 0.02
 
@@ -100,7 +102,7 @@ DECLARED: Mapping[JobType, Declaration] = {
         page="/-/merge_requests?state=all",
         feature="merge_requests",
         by_time=True,
-        row_calls=2,
+        row_calls=1.1,
         compare_row_calls=3.0,
     ),
     JobType.REVIEWS: Declaration(
@@ -111,7 +113,9 @@ DECLARED: Mapping[JobType, Declaration] = {
         page="/-/merge_requests?state=all",
         feature="merge_requests",
         by_time=True,
-        row_calls=6,
+        row_calls=4.5,
+        # Two queries for a page of 100, and one for a merge request with many notes.
+        usable_row_calls=0.05,
         compare_row_calls=7.0,
     ),
     JobType.REVISIONS: Declaration(

@@ -125,6 +125,17 @@ class Access(StrEnum):
     REPLACED = "replaced"
 
 
+class Level(StrEnum):
+    """How much of the covered rows is stored.
+
+    ``usable``: rows, notes with their threads, approvers and reviewer states. ``complete``: every detail. An
+    asset is usable while one of its details is still to be read, whether by plan or after a failure.
+    """
+
+    USABLE = "usable"
+    COMPLETE = "complete"
+
+
 class Lifecycle(StrEnum):
     """Whether a repository is synced. A retired one keeps its rows, its assets and its history."""
 
@@ -351,6 +362,7 @@ class DecisionReason(StrEnum):
     COALESCED = "together"
     PROBE = "probe"
     OPEN_BACKFILL = "open_backfill"
+    PLANNED_FETCHES = "planned_fetches"
 
     # Only an event changes it.
     RETIRED = "retired"
@@ -381,6 +393,8 @@ class DecisionReason(StrEnum):
     INSTANCE_CAP = "instance_cap"
     TENANT_CAP = "tenant_cap"
     HISTORY_CAP = "history_cap"
+    COMPLETION_CAP = "completion_cap"
+    MORE_URGENT = "more_urgent"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ Belongs here: one grouped scan of each table, and one moment for all of them. St
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from sync_pipeline.core.model import BEGINNING
+from sync_pipeline.core.model import BEGINNING, JobType
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
+from sync_pipeline.database.rows import read_row
 from sync_pipeline.facts.job_types import for_each_job_type
 
 _SQL = queries("completeness")
@@ -36,6 +39,28 @@ SELECT q.repo_id, q.job_type, count(*) AS quarantined,
 """)
 
 
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The details of an asset that were not read: ``failed`` ones could not be, ``planned`` ones wait for
+    their turn. ``incomplete_from`` is the earliest update of a merge request that lacks a detail (UTC).
+    ``undated``: the time of one is not known.
+    """
+
+    repo_id: int
+    job_type: JobType
+    failed: int
+    planned: int
+    incomplete_from: datetime | None
+    undated: bool
+
+    def complete_until(self, watermark: int | datetime | None) -> datetime | None:
+        """The end of the time in which every updated merge request is complete, if everything before
+        ``watermark`` is covered. None: there is no such time, or it is not known."""
+        if not isinstance(watermark, datetime) or self.undated:
+            return None
+        return watermark if self.incomplete_from is None else min(watermark, self.incomplete_from)
+
+
 @contextmanager
 def one_moment(conn: Connection) -> Iterator[None]:
     """A transaction in which every query sees the rows of the same moment, and none can write."""
@@ -48,12 +73,39 @@ def counts(conn: Connection) -> list[dict[str, Any]]:
     """Counts of each asset that has any, in rows with different columns.
 
     The open differences are ``missing``, ``extra`` and ``changed``. Of the ``quarantined`` rows, the
-    ``unstored`` ones are neither stored nor among the missing rows. Deferred details are ``owed``.
+    ``unstored`` ones are neither stored nor among the missing rows.
     """
-    rows = [*conn.execute(_SQL["differences"]), *conn.execute(_SQL["owed"])]
+    rows = conn.execute(_SQL["differences"]).fetchall()
     for job_type, query in _QUARANTINED.items():
         rows += conn.execute(query, {"job_type": str(job_type)})
     return rows
+
+
+def deferred(conn: Connection, repo_ids: Sequence[int] | None = None) -> list[Deferred]:
+    """The details of stored rows that were not read, of each asset that has any."""
+    params = {"repo_ids": None if repo_ids is None else list(repo_ids)}
+    return [
+        read_row(Deferred, row, job_type=JobType(row["job_type"]))
+        for row in conn.execute(_SQL["deferred"], params)
+    ]
+
+
+def merge_requests(conn: Connection, repo_ids: Sequence[int]) -> dict[tuple[int, JobType], int]:
+    """How many merge requests of these repositories were not read, about, for each job type that reads them.
+    Without a repository of which none is stored: nothing is known of it."""
+    rows = conn.execute(_SQL["merge_requests"], {"repo_ids": list(repo_ids)}).fetchall()
+    return {
+        (row["repo_id"], job_type): row[job_type]
+        for row in rows
+        for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS)
+    }
+
+
+def paces(conn: Connection, instances: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Of each of these servers the ``rate`` in requests per second, and ``calls_per_fetch``, the requests
+    that a planned fetch took lately. None where it is not known."""
+    rows = conn.execute(_SQL["paces"], {"instances": list(instances)}).fetchall()
+    return {row["instance"]: row for row in rows}
 
 
 def assets(conn: Connection) -> list[dict[str, Any]]:

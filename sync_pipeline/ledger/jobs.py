@@ -37,9 +37,6 @@ from sync_pipeline.ledger import pauses, sessions
 
 _CLAIMS_LOCK = 0x5C3_0008
 
-HISTORY_PRIORITY = 900
-"""Priority of the history that a registration queues: after everything that a person waits for."""
-
 GIVEN_UP = ("cancelled", "superseded", "expired")
 """Codes of jobs that are dead and need no person: nothing is missing without them."""
 

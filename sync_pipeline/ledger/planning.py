@@ -20,7 +20,7 @@ from sync_pipeline.core.model import JobRequest, Mode, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_ranges, range_params
-from sync_pipeline.database.rows import mark_of, only_row, read_row
+from sync_pipeline.database.rows import mark_of, only_row, only_value, read_row
 
 _SCHEDULER_LOCK = 0x5C3_0001
 _BLOCKS_LOCK = 0x5C3_0002
@@ -127,6 +127,11 @@ def dispatched_requests(
         "limit": limit,
     }
     return [_request(row, None) for row in conn.execute(_SQL["dispatched"], params).fetchall()]
+
+
+def others_wait(conn: Connection, instance: str, seconds: float) -> bool:
+    """True if a job of the server, other than a completion job, could run and has waited for ``seconds``."""
+    return bool(only_value(conn.execute(_SQL["others_wait"], {"instance": instance, "seconds": seconds})))
 
 
 def undispatch(conn: Connection, job_ids: Sequence[UUID]) -> None:

@@ -1,6 +1,7 @@
 """Records of finished work that are older than they are kept: the queries that find and delete them.
 
-Belongs here: jobs with their runs and batches, ended pauses, edges of circuit breakers, resolved differences.
+Belongs here: jobs with their runs and batches, ended pauses, edges of circuit breakers, resolved differences
+and deferred fetches.
 Does not belong here: how long they are kept (:mod:`sync_pipeline.admin.retention`), and what Dagster
 keeps.
 
@@ -81,5 +82,6 @@ EVENTS = (
     _rule("scm.pauses", _SQL["count_pauses"], _SQL["delete_pauses"]),
     _rule("scm.breaker_events", _SQL["count_edges"], _SQL["delete_edges"]),
     _rule("scm.discrepancies", _SQL["count_differences"], _SQL["delete_differences"]),
+    _rule("scm.deferred_fetches", _SQL["count_fetches"], _SQL["delete_fetches"]),
 )
 """Records of ended things."""

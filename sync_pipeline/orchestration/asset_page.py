@@ -14,10 +14,13 @@ from typing import Any
 
 import dagster as dg
 
-from sync_pipeline.core.model import JobReport, JobType, Kind, Repository
+from sync_pipeline.core.formatting import requests_and_time
+from sync_pipeline.core.job_types import DECLARED
+from sync_pipeline.core.model import JobReport, JobType, Kind, Mode, Repository
 from sync_pipeline.database.pool import Database
 from sync_pipeline.facts import stored_rows
 from sync_pipeline.facts.stored_rows import StoredRows
+from sync_pipeline.ledger import completeness
 from sync_pipeline.orchestration.health_checks import (
     CHECK_NAME,
     check_description,
@@ -26,8 +29,9 @@ from sync_pipeline.orchestration.health_checks import (
     severity,
 )
 from sync_pipeline.orchestration.specs import link, source_page
-from sync_pipeline.reports import health
+from sync_pipeline.reports import estimates, health
 from sync_pipeline.scheduling.credentials import Credentials
+from sync_pipeline.settings import Settings
 
 RUN = "run/"
 """The prefix of the counters of a run."""
@@ -47,8 +51,9 @@ class AssetPages:
     repeatedly. Rows of other runs show with the next run.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
+        self._settings = settings
         self._rows: dict[tuple[int, JobType], StoredRows] = {}
 
     def metadata(self, repository: Repository, report: JobReport) -> Mapping[str, Any]:
@@ -61,13 +66,21 @@ class AssetPages:
                 if one.facts.job_type is report.job_type
             ]
             changed_at = stored_rows.last_change_at(conn, *key)
+            deferred = {
+                (one.repo_id, one.job_type): one for one in completeness.deferred(conn, [repository.repo_id])
+            }
+            instances = {repository.repo_id: repository.instance}
+            costs = estimates.read(conn, self._settings, [verdict.facts], deferred, instances)
             if key in self._rows:
                 rows = self._rows[key]
                 rows = StoredRows(rows.number + report.counts.inserted, rows.is_estimate)
             else:
                 rows = stored_rows.count(conn, *key)
             self._rows[key] = rows
-        return {**asset_metadata(verdict, rows, changed_at), **run_metadata(repository, report)}
+        numbers = asset_metadata(verdict, rows, changed_at)
+        if DECLARED[report.job_type].by_time:
+            numbers["planned_fetches"] = deferred[key].planned if key in deferred else 0
+        return {**numbers, **run_metadata(repository, report), **_level_metadata(verdict, costs.get(key))}
 
 
 def check_fields(verdict: health.HealthResult, spec: str) -> dict[str, Any]:
@@ -87,7 +100,7 @@ def asset_metadata(
     """The numbers of the asset.
 
     They are the stored rows with tombstones, the gaps, and the seconds since the asset was last known to be
-    complete. Gaps are uncovered windows that no job will read. Then follow the last change of the source
+    covered. Gaps are uncovered windows that no job will read. Then follow the last change of the source
     (UTC) and its age, because a time has no plot.
     """
     found: dict[str, Any] = {"dagster/row_count": rows.number}
@@ -103,14 +116,28 @@ def asset_metadata(
     return found
 
 
+def _level_metadata(verdict: health.HealthResult, costs: estimates.LevelCosts | None) -> dict[str, Any]:
+    """The level of what is covered, and what is left until each level, in words."""
+    found: dict[str, Any] = {}
+    if verdict.facts.level is not None:
+        found["level"] = str(verdict.facts.level)
+    if costs is not None:
+        for name, cost in (("until_usable", costs.usable), ("until_complete", costs.complete)):
+            found[name] = requests_and_time(cost.requests, cost.seconds) if cost.requests else "nothing"
+    return found
+
+
 def run_metadata(repository: Repository, report: JobReport) -> dict[str, Any]:
     """The requests and counters of the job behind a materialization."""
     svn = repository.kind is Kind.SVN
+    window = f"from the watermark to {'HEAD' if svn else 'now'}"
+    if report.window is not None:
+        window = str(report.window)
+    elif report.mode is Mode.REPAIR:
+        window = "planned fetches"
     run: dict[str, Any] = {
         "mode": str(report.mode),
-        "window": str(report.window)
-        if report.window is not None
-        else f"from the watermark to {'HEAD' if svn else 'now'}",
+        "window": window,
         "rows_read": report.counts.read,
         "inserted": report.counts.inserted,
         "updated": report.counts.updated,

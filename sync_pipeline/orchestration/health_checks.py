@@ -16,12 +16,14 @@ from sync_pipeline.core.safe_text import code
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.ledger import health as store
 from sync_pipeline.reports import health
-from sync_pipeline.reports.reasons import WAITS_FOR_ITSELF, remedies
+from sync_pipeline.reports.reasons import WARNINGS, remedies
 
 CHECK_NAME = "health"
 """Name of the one asset check that every asset has."""
 
-CHECK_DESCRIPTION = "Fails if the asset is not complete and fresh by our own ledger, or cannot be read."
+CHECK_DESCRIPTION = (
+    "Fails if the asset is not covered and fresh by our own ledger, or cannot be read. Passes at both levels."
+)
 """The text above each result of the check, passed or failed."""
 
 
@@ -38,7 +40,7 @@ def mark_reported(conn: Connection, verdict: health.HealthResult) -> None:
 
 def severity(verdict: health.Health) -> dg.AssetCheckSeverity:
     """Red for what is wrong, yellow for what has merely not happened yet."""
-    waits = set(verdict.reasons) <= WAITS_FOR_ITSELF
+    waits = set(verdict.reasons) <= WARNINGS
     return dg.AssetCheckSeverity.WARN if waits else dg.AssetCheckSeverity.ERROR
 
 
@@ -67,6 +69,8 @@ def check_metadata(verdict: health.HealthResult, spec: str) -> Mapping[str, Any]
         found[reason] = verdict.health.detail[reason]
         found[f"{reason}: what to do"] = line
     found["reasons"] = ", ".join(verdict.health.reasons) or "none"
+    if facts.level is not None:
+        found["level"] = str(facts.level)
     if verdict.lag_seconds is not None:
         found["lag_seconds"] = verdict.lag_seconds
     found["gaps"] = len(facts.gap)

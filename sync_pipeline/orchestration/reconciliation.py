@@ -81,7 +81,7 @@ def reconciliation_asset(
                     deadline=_deadline(context),
                     dagster_run_id=context.run.run_id,
                 )
-                watermarks, pages = WatermarkStore(database), AssetPages(database)
+                watermarks, pages = WatermarkStore(database), AssetPages(database, settings)
                 for outcome in schedule.run():
                     for report in outcome.visits:
                         if by_id[report.repo_id].kind is Kind.GITLAB:

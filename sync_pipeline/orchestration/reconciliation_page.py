@@ -24,6 +24,7 @@ from sync_pipeline.facts import stored_rows
 from sync_pipeline.ledger import reconcile_progress
 from sync_pipeline.policy.reconcile_schedule import ReconcileAsset, SkipReason, share_compared
 from sync_pipeline.policy.reconciliation import REPAIRS_BEFORE_A_PERSON
+from sync_pipeline.reports import estimates
 from sync_pipeline.reports.completeness import completeness
 from sync_pipeline.scheduling.reconcile_schedule import ReconcileRound, limits_of
 from sync_pipeline.settings import Settings
@@ -79,6 +80,7 @@ def metadata_of(
         "left_out": dg.MetadataValue.json(Counter(str(reason) for reason in ran.left_out.values())),
         "first_round_not_ended": len(ended) - len(first),
         "completeness": dg.MetadataValue.json(completeness(database, settings)["total"]),
+        "left_to_read": dg.MetadataValue.json(estimates.of_fleet(database, settings)),
         "worst": dg.MetadataValue.md(worst_table(ran, settings, by_id)),
         "overview": dg.MetadataValue.md(_image(plot(shares, by_day, ran.now.date()))),
     }

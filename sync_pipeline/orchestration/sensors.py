@@ -66,6 +66,7 @@ _PATIENCE = 2.0
 _MAX_RESULT_AGE = timedelta(days=1)
 # Live syncing goes before history in Dagster's queue, where the larger number is first.
 _RUN_PRIORITY = {Mode.INCREMENTAL: "10", Mode.REPAIR: "0", Mode.BACKFILL: "-10"}
+_RUN_PRIORITY_OF_COMPLETION = "-20"
 
 
 def scheduler_sensor(
@@ -172,7 +173,7 @@ def _run_request(
     reason = ", ".join(sorted({d.reason for d in start.decisions}))
     repositories = [by_id[repo_id] for repo_id, _ in start.assets]
     tags = run_tags(start.mode, Trigger.SENSOR, SCHEDULER, reason, repositories)
-    tags[PRIORITY_TAG] = _RUN_PRIORITY[start.mode]
+    tags[PRIORITY_TAG] = _RUN_PRIORITY_OF_COMPLETION if start.is_completion else _RUN_PRIORITY[start.mode]
     tags[DISPATCH_TAG] = run_key
     if start.window is not None:
         # A window of time may lie in front of all partitions; one of revisions is whole blocks.
@@ -180,7 +181,7 @@ def _run_request(
     return dg.RunRequest(
         run_key=run_key,
         job_name=start.family.job_name,
-        # An incremental needs some partition to be a run of a partitioned asset: the newest carries it.
+        # A job without a window needs some partition to be a run of a partitioned asset: the newest one.
         partition_key=partitions.newest if start.window is None else None,
         asset_selection=[asset_key(by_id[repo_id], job_type) for repo_id, job_type in start.assets],
         asset_check_keys=[],
@@ -282,7 +283,7 @@ def _changed_fleet_results(
 @dataclass(frozen=True, slots=True)
 class Start:
     """One Dagster run to start. ``window`` contains the windows of all its jobs: whole blocks, or the one
-    window of time that they share; None for an incremental.
+    window of time that they share. It is None for live syncing and for completion.
     """
 
     family: Family
@@ -295,6 +296,11 @@ class Start:
     def assets(self) -> tuple[tuple[int, JobType], ...]:
         """The (repository, job type)s that the run carries."""
         return tuple(sorted({(d.repo_id, d.job_type) for d in self.decisions}))
+
+    @property
+    def is_completion(self) -> bool:
+        """True if its jobs read planned deferred fetches only."""
+        return self.decisions[0].only_deferred
 
     def run_key(self, moment: datetime, length: float) -> str:
         """Name of this start. Dagster remembers it for ever, even for a failed run. So it contains the

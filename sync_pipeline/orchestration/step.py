@@ -28,6 +28,7 @@ from sync_pipeline.core.formatting import counted
 from sync_pipeline.core.job_types import Family
 from sync_pipeline.core.model import (
     Counts,
+    DecisionReason,
     JobReport,
     JobRequest,
     JobStatus,
@@ -144,7 +145,7 @@ class Step:
     heads: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.pages = AssetPages(self.database)
+        self.pages = AssetPages(self.database, self.settings)
 
     @property
     def requests(self) -> Requests:
@@ -193,6 +194,9 @@ class Step:
         if retired:
             self.context.log.info(f"skipped, retired: {', '.join(retired[:20])}")
         windows = ", ".join(str(w) for w in merged(self.order.windows)[:3]) or "what is new"
+        if self.order.reason == DecisionReason.PLANNED_FETCHES:
+            # The partition of the run only carries it.
+            windows = "planned fetches"
         count = counted(len(active), "repository", "repositories")
         self.context.log.info(f"{self.order.mode} of {count}: {windows}")
 

@@ -1,7 +1,8 @@
 """How much may start, and in which order.
 
-Belongs here: the order between tenants, between live syncing and history, and the caps. Each refusal has its
-reason. Every cap is checked before anything is counted, so that a refusal uses up nothing. Pure.
+Belongs here: the order between tenants, between live syncing, history and completion, and the caps. Each
+refusal has its reason. Every cap is checked before anything is counted, so that a refusal uses up nothing.
+Pure.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ import hashlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sync_pipeline.core.model import DecisionReason, Mode
 from sync_pipeline.policy.gates import AT_WORK, ActivityKey, activity_key
+from sync_pipeline.policy.history import HISTORY_PRIORITY
 from sync_pipeline.policy.snapshot import Caps, Decision, PlanningLimits, Usage
 
 # The last of this many slots is history's, while live syncing wants all of them.
 _SLOTS = 4
+# Two completion jobs of a server, each with several requests in flight, use up its rate limit.
+_COMPLETIONS_PER_INSTANCE = 2
+# After this wait older history goes with the newest history of others, so that none waits for ever.
+_PATIENCE = timedelta(days=30)
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -36,6 +42,10 @@ class _Activity:
     def is_history(self) -> bool:
         return self.first.mode is not Mode.INCREMENTAL
 
+    @property
+    def is_completion(self) -> bool:
+        return self.first.only_deferred
+
 
 class _Ledger:
     """Running and queued activities, with those that this plan adds."""
@@ -49,6 +59,9 @@ class _Ledger:
         self.by_instance: Counter[str] = Counter()
         self.by_tenant: Counter[str] = Counter()
         self.history_by_instance: Counter[str] = Counter()
+        self.completions: Counter[str] = Counter()
+        # Servers with history at work, or with anything that found no room.
+        self.busy: set[str] = set()
         for decision in decisions:
             if decision.reason in AT_WORK:
                 key = activity_key(decision)
@@ -64,10 +77,19 @@ class _Ledger:
         if decision.mode is not Mode.INCREMENTAL:
             self.history += 1
             self.history_by_instance[decision.instance] += 1
+            if decision.only_deferred:
+                self.completions[decision.instance] += 1
+            else:
+                self.busy.add(decision.instance)
 
     def refuses(self, activity: _Activity) -> DecisionReason | None:
         """The first cap that is reached, in the order of seed 000, section 1.6."""
         caps, decision = self.caps, activity.first
+        if activity.is_completion:
+            if decision.instance in self.busy:
+                return DecisionReason.MORE_URGENT
+            if self.completions[decision.instance] >= _COMPLETIONS_PER_INSTANCE:
+                return DecisionReason.COMPLETION_CAP
         if len(self.running) >= caps.running:
             return DecisionReason.RUNNING_CAP
         if len(self.queued) >= caps.queued:
@@ -152,6 +174,9 @@ def select(
     first. The time of the plan draws whose history goes first, so that live syncing of a tenant costs it no
     history. Live syncing and history take turns as well, see :func:`_first_slot`. A decision without room
     uses up no turn.
+
+    The newest history of all tenants goes before older history of any. Completion comes last. It starts only
+    at servers where no history is at work and nothing waits for room.
     """
     activities: dict[ActivityKey, list[Decision]] = defaultdict(list)
     for decision in decisions:
@@ -161,13 +186,20 @@ def select(
     live = _FairQueue(
         [a for a in wanted if not a.is_history], limits, lambda tenant: served.get(tenant, _NEVER)
     )
-    history = _FairQueue([a for a in wanted if a.is_history], limits, lambda tenant: _number(now, tenant))
+    stages = [
+        _FairQueue(some, limits, lambda tenant: _number(now, tenant))
+        for some in _by_stage([a for a in wanted if a.is_history and not a.is_completion], now)
+    ]
+    completion = _FairQueue(
+        [a for a in wanted if a.is_completion], limits, lambda tenant: _number(now, tenant)
+    )
     ledger = _Ledger(limits.caps, decisions)
     chosen: list[Decision] = []
     refused: list[Decision] = []
     slot = _first_slot(now)
-    while live or history:
-        first, other = (history, live) if slot == _SLOTS - 1 else (live, history)
+    while live or any(stages) or completion:
+        history = next((stage for stage in stages if stage), completion)
+        first, other = (history, live) if slot == _SLOTS - 1 and any(stages) else (live, history)
         queue = first or other
         activity = queue.take()
         reason = ledger.refuses(activity)
@@ -177,9 +209,23 @@ def select(
             queue.record_start()
             slot = (slot + 1) % _SLOTS
         else:
+            if not activity.is_completion:
+                ledger.busy.add(activity.first.instance)
             refused += [replace(d, chosen=False, reason=reason) for d in activity.members]
     others = [d for d in decisions if not d.chosen]
     return [*chosen, *sorted([*refused, *others], key=rank)], ledger.usage()
+
+
+def _by_stage(history: Sequence[_Activity], now: datetime) -> list[list[_Activity]]:
+    """History in the order in which it is read. First comes the newest, with jobs of people and repairs, then
+    older history, year by year. A job that waited for :data:`_PATIENCE` belongs to the first stage.
+    """
+    found: dict[int, list[_Activity]] = defaultdict(list)
+    for activity in history:
+        first = activity.first
+        is_old = first.priority > HISTORY_PRIORITY and now - first.since < _PATIENCE
+        found[first.priority if is_old else 0].append(activity)
+    return [found[stage] for stage in sorted(found)]
 
 
 def _first_slot(now: datetime) -> int:

@@ -70,6 +70,22 @@ def evaluate_asset(
     return (DecisionReason.NOTHING_NEW if quiet else DecisionReason.NOT_YET), due
 
 
+def evaluate_completion(
+    asset: AssetState, runs: Sequence[InFlight], now: datetime, limits: PlanningLimits
+) -> tuple[DecisionReason, datetime | None]:
+    """Whether a new completion job of an asset with planned fetches is due."""
+    stopped, until = _stopped(asset, now, limits)
+    if stopped is not None:
+        return stopped, until
+    if asset.completion_stuck_at is not None:
+        until = asset.completion_stuck_at + limits.reprobe_interval
+        if until > now:
+            return DecisionReason.NOT_YET, until
+    if any(_holds(run, Mode.REPAIR, None) for run in runs):
+        return DecisionReason.IN_FLIGHT, None
+    return DecisionReason.PLANNED_FETCHES, None
+
+
 def _is_seen(asset: AssetState, visited_at: datetime) -> bool:
     """True if the changes sensor checked the repository after the last visit."""
     return asset.hint_at is not None and asset.hint_at > visited_at and not asset.hint_failed

@@ -18,8 +18,9 @@ from sync_pipeline.core.windows import newest_piece
 from sync_pipeline.policy import caps, gates
 from sync_pipeline.policy.breaker import Breaker, BreakerLimits, evaluate
 from sync_pipeline.policy.degradation import Sizes, reduced, suggest
-from sync_pipeline.policy.due import evaluate_asset, evaluate_job
+from sync_pipeline.policy.due import evaluate_asset, evaluate_completion, evaluate_job
 from sync_pipeline.policy.gates import failure_rate, rate_limit_rate
+from sync_pipeline.policy.history import COMPLETION_PRIORITY
 from sync_pipeline.policy.samples import RunOutcome, Sample, rates_of_server
 from sync_pipeline.policy.snapshot import (
     PRIORITY_OF_REASON,
@@ -199,6 +200,8 @@ def _due(snapshot: Snapshot, now: datetime) -> list[Decision]:
         found += [_decide_job(asset, job, runs, now, snapshot) for job in mine]
         if not any(job.mode is Mode.INCREMENTAL for job in mine):
             found.append(_decide_unit(asset, runs, now, snapshot))
+        if asset.has_planned and not any(job.only_deferred for job in mine):
+            found.append(_decide_completion(asset, runs, now, snapshot))
     return found
 
 
@@ -223,6 +226,7 @@ def _decide_job(
         until=until,
         rank=job.priority,
         pool=snapshot.pool if asset.in_pool else "",
+        only_deferred=job.only_deferred,
     )
 
 
@@ -245,6 +249,31 @@ def _decide_unit(asset: AssetState, runs: Sequence[InFlight], now: datetime, sna
         until=until,
         rank=PRIORITY_OF_REASON.get(reason, 100),
         pool=snapshot.pool if asset.in_pool else "",
+    )
+
+
+def _decide_completion(
+    asset: AssetState, runs: Sequence[InFlight], now: datetime, snapshot: Snapshot
+) -> Decision:
+    reason, until = evaluate_completion(asset, runs, now, snapshot.limits)
+    return Decision(
+        repo_id=asset.repo_id,
+        job_type=asset.job_type,
+        instance=asset.instance,
+        instance_slug=asset.instance_slug,
+        tenant=asset.tenant,
+        mode=Mode.REPAIR,
+        window=None,
+        job_id=None,
+        attempts=0,
+        priority=COMPLETION_PRIORITY,
+        chosen=reason is DecisionReason.PLANNED_FETCHES,
+        reason=reason,
+        since=now,
+        until=until,
+        rank=COMPLETION_PRIORITY,
+        pool=snapshot.pool if asset.in_pool else "",
+        only_deferred=True,
     )
 
 

@@ -47,6 +47,8 @@ NO_ROOM = frozenset(
         DecisionReason.INSTANCE_CAP,
         DecisionReason.TENANT_CAP,
         DecisionReason.HISTORY_CAP,
+        DecisionReason.COMPLETION_CAP,
+        DecisionReason.MORE_URGENT,
     }
 )
 """Reasons of work that would start if there were room."""
@@ -73,7 +75,8 @@ class AssetState:
     ``dead_at`` is when the latest incremental job died, None if the latest did not. ``dead_since`` is when
     the first one died after the last successful visit. ``access_since`` is the start of the current
     ``access``. ``configured`` is False if the settings have no such server, ``in_pool`` if this pool does not
-    accept the asset.
+    accept the asset. ``has_planned``: planned fetches may be read now. ``completion_stuck_at`` is when the
+    latest completion job ended dead or without storing anything, None if it got on.
     """
 
     repo_id: int
@@ -98,11 +101,15 @@ class AssetState:
     in_pool: bool = True
     dead_since: datetime | None = None
     access_since: datetime | None = None
+    has_planned: bool = False
+    completion_stuck_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """An active row of the job ledger. ``dispatched_at`` is when a plan last dispatched it to workers."""
+    """An active row of the job ledger. ``dispatched_at`` is when a plan last dispatched it to workers.
+    ``only_deferred``: it is a completion job.
+    """
 
     job_id: UUID
     repo_id: int
@@ -116,6 +123,7 @@ class Job:
     claim_expires_at: datetime | None
     created_at: datetime
     dispatched_at: datetime | None = None
+    only_deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,14 +248,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision about one job, or about the incremental syncing of one asset.
+    """The decision about one job, about the incremental syncing of one asset, or about its completion.
 
     ``job_id`` is None where the job has still to be made. ``until`` is when a decision against it may change
     by itself, None where only an event changes it. ``since`` is how long it has waited for, ``rank`` its
     priority after everything that raises or lowers it; the smaller goes first. ``rest`` is the part of the
     job's window that does not fit into one job and stays queued; ``window`` is without it. ``pool`` is the
     worker pool that plans, empty where another one takes it. ``dispatch`` names the run that does the job,
-    empty where a worker does. Rates are shares from 0 to 1.
+    empty where a worker does. ``only_deferred``: the job is a completion job. Rates are shares from 0 to 1.
     """
 
     repo_id: int
@@ -273,6 +281,7 @@ class Decision:
     rest: Window | None = None
     pool: str = ""
     dispatch: str = ""
+    only_deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ a sync does with a project that is registered.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
-from sync_pipeline.core import catalog
+from sync_pipeline.core import catalog, clock
 from sync_pipeline.core.errors import (
     AccessDenied,
     ConfigurationError,
@@ -37,6 +38,7 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.ledger import jobs, repos, watermarks
+from sync_pipeline.policy import history
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.fields import Fields
 from sync_pipeline.sources.gitlab.page_bisect import PER_PAGE
@@ -48,8 +50,6 @@ ClientOf = Callable[[str], Client]
 
 # Others need no history jobs: each of their jobs reads the whole list, or every ref to its root.
 _WITH_HISTORY = tuple(one for one in JOB_TYPES_OF_KIND[Kind.GITLAB] if DECLARED[one].by_time)
-# Later years of all projects come before earlier ones of any; what is older than this many is all the same.
-_MAX_YEARS_APART = 90
 # Something else than a GitLab answers; asking again later would not help.
 _NO_GITLAB = frozenset({"not_json", "redirect"})
 
@@ -59,14 +59,17 @@ ESTIMATE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The cost of reading a whole project: ``requests``, and ``hours`` at the speed of the requests just
-    made. The two counts are None if the server does not send them.
+    """The cost of reading a whole project until it is complete: ``requests`` and ``hours``. The speed is that
+    of the requests just made, or the rate of the settings if that is slower. ``usable_requests`` and
+    ``usable_hours`` are those until it is usable. The two counts are None if the server does not send them.
     """
 
     merge_requests: int | None
     commits: int | None
     requests: int
     hours: float
+    usable_requests: int
+    usable_hours: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +199,11 @@ def oldest_merge_request(client: Client, project_id: int) -> datetime | None:
     return found.moment("created_at") if found else None
 
 
-def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
-    """Estimate what reading all of a project takes, with ``parallel`` requests at a time. Sends two or three
-    requests. Raises as the transport does; Transient where one takes longer than :data:`ESTIMATE_SECONDS`."""
+def estimate(client: Client, project_id: int, parallel: int, rate: float) -> Estimate:
+    """Estimate what reading all of a project takes, with ``parallel`` requests at a time and at most ``rate``
+    a second. Sends two or three requests. Raises as the transport does; Transient where one takes longer than
+    :data:`ESTIMATE_SECONDS`.
+    """
     client = client.instance.client(patience=ESTIMATE_SECONDS)
     clock, asked = client.instance.monotonic, client.calls
     started = clock()
@@ -208,8 +213,12 @@ def estimate(client: Client, project_id: int, parallel: int) -> Estimate:
     pace = (clock() - started) / max(client.calls - asked, 1)
     rows = {"commit": commits or 0, "merge request": merge_requests or 0}
     job_types = JOB_TYPES_OF_KIND[Kind.GITLAB]
-    requests = sum(requests_for(one, rows.get(DECLARED[one].row, 0)) for one in job_types)
-    return Estimate(merge_requests, commits, requests, requests * pace / parallel / 3600)
+    complete = sum(requests_for(one, rows.get(DECLARED[one].row, 0)) for one in job_types)
+    usable = sum(requests_for(one, rows.get(DECLARED[one].row, 0), usable=True) for one in job_types)
+    seconds = max(pace / parallel, 1 / rate)
+    return Estimate(
+        merge_requests, commits, complete, complete * seconds / 3600, usable, usable * seconds / 3600
+    )
 
 
 def count_merge_requests(client: Client, project_id: int, window: TimeWindow) -> int | None:
@@ -258,25 +267,17 @@ def origin_of(now: datetime, settings: Settings) -> datetime:
     return day.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def years(window: TimeWindow, oldest_year: int) -> Iterator[TimeWindow]:
-    """``window`` cut by calendar year (UTC), newest first; ``oldest_year`` and all before are one piece."""
-    until = window.until
-    while until > window.since:
-        year = (until - timedelta(microseconds=1)).year
-        since = window.since
-        if year > oldest_year:
-            since = max(since, datetime(year, 1, 1, tzinfo=UTC))
-        yield TimeWindow(since, until)
-        until = since
+def history_before(
+    origin: datetime, oldest: datetime | None, now: datetime, settings: Settings
+) -> tuple[TimeWindow, ...]:
+    """The history before ``origin`` as it is queued ``now``; ``oldest`` as for :func:`register`."""
+    window = TimeWindow(BEGINNING, origin)
+    return tuple(history.pieces(window, now, _oldest(origin, oldest, settings)))
 
 
-def history_before(origin: datetime, oldest: datetime | None, settings: Settings) -> tuple[TimeWindow, ...]:
-    """The history before ``origin`` as it is queued; ``oldest`` as for :func:`register`."""
-    return tuple(years(TimeWindow(BEGINNING, origin), _oldest_year(origin, oldest, settings)))
-
-
-def _oldest_year(origin: datetime, oldest: datetime | None, settings: Settings) -> int:
-    return max(min(oldest or origin, origin).year, settings.gitlab.history_floor.year)
+def _oldest(origin: datetime, oldest: datetime | None, settings: Settings) -> datetime:
+    floor = datetime.combine(settings.gitlab.history_floor, time.min, tzinfo=UTC)
+    return max(min(oldest or origin, origin), floor)
 
 
 def register(
@@ -337,8 +338,9 @@ def register(
         )
     if known := [moment for moment in (oldest, project.created_at) if moment is not None]:
         repos.begin_history(conn, min(known).date(), settings.gitlab.history_floor)
-    history = _queue_history(conn, settings, repository, oldest, actor, f"history before it was {reason}")
-    return NewProject(repos.get(conn, repository.repo_id), again, history)
+    now = project.date or clock.now()
+    queued = _queue_history(conn, settings, repository, oldest, now, actor, f"history before it was {reason}")
+    return NewProject(repos.get(conn, repository.repo_id), again, queued)
 
 
 def _queue_history(
@@ -346,6 +348,7 @@ def _queue_history(
     settings: Settings,
     repository: Repository,
     oldest: datetime | None,
+    now: datetime,
     actor: str,
     reason: str,
 ) -> tuple[TimeWindow, ...]:
@@ -354,16 +357,16 @@ def _queue_history(
     for job_type in _WITH_HISTORY:
         origin = watermarks.get(conn, repository.repo_id, job_type).origin
         assert isinstance(origin, datetime)
-        oldest_year = _oldest_year(origin, oldest, settings)
+        expected_from = _oldest(origin, oldest, settings)
         gaps = watermarks.missing(conn, repository.repo_id, job_type, TimeWindow(BEGINNING, origin))
         windows = tuple(
             window
             for gap in reversed(gaps)
             if isinstance(gap, TimeWindow)
-            for window in years(gap, oldest_year)
+            for window in history.pieces(gap, now, expected_from)
         )
         queued.append(windows)
-        for age, window in enumerate(windows):
+        for window in windows:
             jobs.enqueue(
                 conn,
                 JobRequest(
@@ -374,7 +377,7 @@ def _queue_history(
                     actor=actor,
                     reason=reason,
                     window=window,
-                    priority=jobs.HISTORY_PRIORITY + min(age, _MAX_YEARS_APART),
+                    priority=history.priority(window, now),
                 ),
                 max_attempts=settings.jobs.max_attempts,
             )
@@ -384,11 +387,13 @@ def _queue_history(
 # The cost of reading -------------------------------------------------------------------------------------
 
 
-def requests_for(job_type: JobType, rows: int) -> int:
-    """How many requests to GitLab reading so many commits or merge requests takes, about; a merge request
-    with all its children. Where two job types share a reader, its pages count twice."""
+def requests_for(job_type: JobType, rows: int, *, usable: bool = False) -> int:
+    """How many requests to GitLab reading so many commits or merge requests takes, about. A merge request is
+    read with all its details, or until it is ``usable``. Where two job types share a reader, its pages count
+    twice."""
     declared = DECLARED[job_type]
-    return declared.visit_calls + -(-rows // PER_PAGE) + rows * declared.row_calls
+    row_calls = declared.usable_row_calls if usable else declared.row_calls
+    return declared.visit_calls + -(-rows // PER_PAGE) + math.ceil(round(rows * row_calls, 6))
 
 
 def commands_for(missing: Sequence[Window], chunk_revisions: int) -> int:

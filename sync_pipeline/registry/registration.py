@@ -30,6 +30,7 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.ledger import jobs, repos, watermarks
+from sync_pipeline.policy.history import HISTORY_PRIORITY
 from sync_pipeline.registry import projects
 from sync_pipeline.registry.projects import ClientOf, Estimate
 from sync_pipeline.runtime import environment
@@ -211,13 +212,17 @@ def _add_project(
     info = projects.find_project(client, named)
     if known := _active(database, instance, info.project_id):
         return Registered(spec, created=False, dry_run=dry_run, repository=known, path=info.path)
-    origin = projects.origin_of(info.date or clock.now(), settings)
+    now = info.date or clock.now()
+    origin = projects.origin_of(now, settings)
     with projects.refusals(client):
         ages = (info.created_at, projects.oldest_merge_request(client, info.project_id))
         oldest = min((age for age in ages if age), default=None)
-        takes = projects.estimate(client, info.project_id, settings.gitlab.parallel) if dry_run else None
+        takes = None
+        if dry_run:
+            rate = settings.rate_limit.rate
+            takes = projects.estimate(client, info.project_id, settings.gitlab.parallel, rate)
     if dry_run:
-        history = projects.history_before(origin, oldest, settings)
+        history = projects.history_before(origin, oldest, now, settings)
         return Registered(spec, True, True, None, None, origin, history, path=info.path, estimate=takes)
     with database.connection() as conn, conn.transaction():
         made = projects.register(
@@ -280,7 +285,7 @@ def _queue(
                 actor=actor,
                 reason=reason,
                 window=block,
-                priority=jobs.HISTORY_PRIORITY,
+                priority=HISTORY_PRIORITY,
             ),
             max_attempts=settings.jobs.max_attempts,
         )

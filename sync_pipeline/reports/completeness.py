@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sync_pipeline import __version__
-from sync_pipeline.core.model import Access, JobType, Lifecycle
+from sync_pipeline.core.job_types import DECLARED
+from sync_pipeline.core.model import Access, JobType, Level, Lifecycle
 from sync_pipeline.database.pool import Connection, Database, database_time
 from sync_pipeline.database.rows import read_row
 from sync_pipeline.facts import stored_rows
@@ -28,7 +29,7 @@ from sync_pipeline.settings import Settings
 _UNREACHED = frozenset(
     {HealthReason.DENIED, HealthReason.GONE, HealthReason.REPLACED, HealthReason.CREDENTIAL}
 )
-_COUNTED = ("stored", "deleted", "hidden", "missing", "extra", "changed", "quarantined", "unstored", "owed")
+_COUNTED = ("stored", "deleted", "hidden", "missing", "extra", "changed", "quarantined", "unstored")
 
 Document = dict[str, Any]
 
@@ -39,7 +40,9 @@ class AssetCounts:
     for each detail that the server refuses for every row. ``windows`` were never complete; for Subversion
     ``revisions`` is their number of revisions. ``verified_at`` is when all of it was last compared with its
     source (UTC). ``counts`` are those of ``_COUNTED`` that are not 0; ``unstored`` are quarantined rows that
-    have no stored row."""
+    have no stored row. ``failed`` details could not be read, ``planned`` ones wait for their turn. ``level``
+    is that of what is covered. ``by_time``: ``complete_until`` is the end of the time in which everything is
+    stored with every detail, None if there is none."""
 
     repo_id: int
     spec: str
@@ -54,6 +57,11 @@ class AssetCounts:
     verified_at: datetime | None
     unreadable: tuple[str, ...]
     counts: Mapping[str, int]
+    failed: int
+    planned: int
+    level: Level | None
+    by_time: bool
+    complete_until: datetime | None
 
 
 def completeness(database: Database, settings: Settings) -> Document:
@@ -97,12 +105,14 @@ def read(conn: Connection, settings: Settings) -> tuple[list[AssetCounts], int]:
     evaluated = {
         (one.facts.repo_id, str(one.facts.job_type)): one for one in _health_results(conn, settings, active)
     }
+    deferred = {(one.repo_id, str(one.job_type)): one for one in store.deferred(conn)}
     assets = []
     for row in store.assets(conn):
         key = row["repo_id"], row["job_type"]
         if row["repo_id"] in active:
             repository, verdict = active[row["repo_id"]], evaluated[key]
             facts = verdict.facts
+            left = deferred.get(key) or store.Deferred(row["repo_id"], JobType(key[1]), 0, 0, None, False)
             assets.append(
                 read_row(
                     AssetCounts,
@@ -115,6 +125,11 @@ def read(conn: Connection, settings: Settings) -> tuple[list[AssetCounts], int]:
                     never_read=facts.watermark is None and facts.verified_at is None,
                     unreadable=tuple(one.text for one in facts.unreadable),
                     counts=counts.get(key, {}),
+                    failed=left.failed,
+                    planned=left.planned,
+                    level=facts.level,
+                    by_time=DECLARED[facts.job_type].by_time,
+                    complete_until=None if row["windows"] else left.complete_until(facts.watermark),
                 )
             )
     return assets, len(known) - len(active)
@@ -164,12 +179,15 @@ def group(assets: Sequence[AssetCounts], since: datetime) -> Document:
         },
         "hidden": total["hidden"],
         "quarantined": total["quarantined"],
-        "owed": total["owed"],
+        "owed": sum(asset.failed for asset in assets),
+        "planned": sum(asset.planned for asset in assets),
         "unreadable": sum(len(asset.unreadable) for asset in assets),
     }
     verified = [asset for asset in assets if asset.verified_at is not None and asset.verified_at > since]
     rounds = [asset.verified_at for asset in assets if asset.verified_at is not None]
     rows = sum(asset.counts.get("stored", 0) for asset in verified)
+    until = [asset.complete_until for asset in assets if asset.by_time and not asset.disabled]
+    known = [moment for moment in until if moment is not None]
     differs = total["missing"] + total["extra"] + total["changed"]
     reached = not any(unknown[name] for name in unknown if name != "uncovered")
     return {
@@ -177,6 +195,8 @@ def group(assets: Sequence[AssetCounts], since: datetime) -> Document:
         "units": len(assets),
         "disabled": sum(asset.disabled for asset in assets),
         "complete": reached and not differs and not any(unknown["uncovered"].values()),
+        "levels": {str(level): sum(asset.level is level for asset in assets) for level in Level},
+        "complete_until": min(known).isoformat() if known and len(known) == len(until) else None,
         "expected": total["stored"] + total["missing"] - total["extra"] + total["unstored"],
         **{name: total[name] for name in ("stored", "missing", "extra", "changed", "deleted")},
         "unknown": unknown,

@@ -1,4 +1,4 @@
-"""Health: whether the stored copy of an asset is complete and fresh, and the reasons if it is not.
+"""Health: whether the stored copy of an asset is covered and fresh, and the reasons if it is not.
 
 Belongs here: the verdict and its reasons. The asset check in Dagster, the command line's health gate and the
 status report all use it. It evaluates our own ledger and sends no request to a source.
@@ -17,6 +17,7 @@ from sync_pipeline.core.model import (
     Access,
     JobType,
     Kind,
+    Level,
     Lifecycle,
     Mode,
     RevisionWindow,
@@ -210,6 +211,8 @@ class Facts:
     that are not covered since. ``regressed``: rows of the latest visit that arrived with less than is stored.
     ``credential``: why nothing can be read from the server with the present token. ``missing``, ``extra`` and
     ``changed`` are rows that differ from the source; ``unrepaired`` counts those that repairs did not heal.
+    ``deferred_fetches`` are details that could not be read. ``has_planned``: others wait for their turn.
+    ``planned_stalled``: none of these was read for a day, although jobs ran.
     """
 
     repo_id: int
@@ -245,6 +248,17 @@ class Facts:
     server_since: datetime | None = None
     retry_code: str | None = None
     retry_error: str | None = None
+    has_planned: bool = False
+    planned_stalled: bool = False
+
+    @property
+    def level(self) -> Level | None:
+        """How much of the covered rows is stored; None before anything is covered. A detail that the server
+        refuses is missing as well, unless the server has no such details."""
+        if self.fresh_at is None and self.watermark is None:
+            return None
+        refused = any(not one.is_unknown for one in self.unreadable)
+        return Level.USABLE if self.has_planned or self.deferred_fetches or refused else Level.COMPLETE
 
     @property
     def problem(self) -> Problem | None:
@@ -279,7 +293,7 @@ class Facts:
 
     @property
     def fresh_at(self) -> datetime | None:
-        """Until when what is stored is known to be complete: the later of watermark and verified-at; a
+        """Until when everything is known to be covered: the later of watermark and verified-at; a
         watermark in revisions says nothing about time."""
         times = [t for t in (self.verified_at, self.watermark) if isinstance(t, datetime)]
         return max(times, default=None)
@@ -309,7 +323,7 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
     if fresh is None:
         found[HealthReason.NEVER_SYNCED] = "no visit has finished successfully yet"
     elif now - fresh > stale_after:
-        found[HealthReason.STALE] = f"last complete at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
+        found[HealthReason.STALE] = f"last fresh at {fresh:%Y-%m-%d %H:%M:%S} UTC, {_ago(now - fresh)} ago"
     if facts.gap:
         found[HealthReason.GAP] = f"not covered and no job will fill it: {in_words(facts.gap)}"
     if facts.queued:
@@ -324,6 +338,10 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
         found[HealthReason.DEFERRED_FETCH] = (
             f"{counted(facts.deferred_fetches, 'detail')} still to fetch, see scm.deferred_fetches"
         )
+    if facts.has_planned:
+        found[HealthReason.USABLE] = "usable, not complete: planned fetches of details wait for their turn"
+    if facts.planned_stalled:
+        found[HealthReason.PLANNED_STALLED] = "no planned fetch was read for a day, although jobs ran"
     if facts.unreadable:
         found[HealthReason.UNREADABLE] = "; ".join(one.text for one in facts.unreadable)
     if facts.regressed:
@@ -339,7 +357,7 @@ def evaluate(facts: Facts, now: datetime, stale_after: timedelta) -> Health:
             f"{REPAIRS_BEFORE_A_PERSON} repairs did not remove {facts.unrepaired} of them; look at them, "
             "then: scm-sync reconcile --repair"
         )
-    passed = not (found.keys() - {HealthReason.UNREADABLE}) and all(
+    passed = not (found.keys() - {HealthReason.UNREADABLE} - PASSES) and all(
         one.is_unknown for one in facts.unreadable
     )
     return Health(passed, tuple(sorted(found)), {str(k): visible(v) for k, v in sorted(found.items())})
@@ -362,7 +380,7 @@ class HealthResult:
 
     @property
     def lag_seconds(self) -> float | None:
-        """Seconds since what is stored was known to be complete; None before the first time."""
+        """Seconds since everything was known to be covered; None before the first time."""
         fresh = self.facts.fresh_at
         return None if fresh is None else max(0.0, round((self.evaluated_at - fresh).total_seconds(), 3))
 

@@ -23,6 +23,8 @@ class HealthReason(StrEnum):
     FAILED_WINDOW = "failed_window"
     QUARANTINE = "quarantine"
     DEFERRED_FETCH = "obligation"
+    USABLE = "usable"
+    PLANNED_STALLED = "planned_stalled"
     UNREADABLE = "unreadable"
     UNREACHABLE = "unreachable"
     LOGIN_PAGE = "login_page"
@@ -59,8 +61,11 @@ _FOLLOWS_FROM_NO_ACCESS = frozenset(
     }
 )
 
-PASSES = frozenset({HealthReason.DISABLED})
+PASSES = frozenset({HealthReason.DISABLED, HealthReason.USABLE})
 """Reasons that are reported and are no defect."""
+
+WARNINGS = WAITS_FOR_ITSELF | PASSES | {HealthReason.PLANNED_STALLED}
+"""Reasons that are a warning at most: the check of the asset is yellow, not red."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,8 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
         "the source refuses us",
         svn="correct SCM_SVN_USERNAME and SCM_SVN_PASSWORD, or the rights on the server, then: "
         "scm-sync runner incremental --repo SPEC",
-        gitlab="give the token's user at least the role Reporter, then: "
+        gitlab="if the token's user may not see it, give it at least the role Reporter. If the feature is "
+        "switched off for members, switch it on in the project's settings. Then: "
         "scm-sync runner incremental --repo SPEC",
     ),
     HealthReason.DISABLED: ReasonText(
@@ -155,6 +161,15 @@ CATALOGUE: Mapping[HealthReason, ReasonText] = {
     HealthReason.DEFERRED_FETCH: ReasonText(
         "a deferred fetch: a detail could not be read yet",
         "nothing at first: it is retried by itself; scm.deferred_fetches has the error",
+    ),
+    HealthReason.USABLE: ReasonText(
+        "green: the rows are usable and not yet complete; planned fetches of their details wait",
+        "nothing: they are read while nothing more urgent waits; scm-sync status estimates how long it takes",
+    ),
+    HealthReason.PLANNED_STALLED: ReasonText(
+        "planned fetches wait, and none was read for a day although jobs ran",
+        "scm-sync scheduler --dry-run names what goes first (more_urgent); to read them now: "
+        "scm-sync runner incremental --repo SPEC",
     ),
     HealthReason.UNREADABLE: ReasonText(
         "the server refuses a kind of detail (such as approvals) for every merge request; "

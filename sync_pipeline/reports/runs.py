@@ -26,9 +26,11 @@ from sync_pipeline.core.model import (
     Counts,
     JobReport,
     JobType,
+    Level,
     Mode,
     Repository,
     RevisionWindow,
+    RunStatus,
     TimeWindow,
     Window,
 )
@@ -101,8 +103,17 @@ def _run_document(row: Mapping[str, Any], repository: Repository) -> Run:
         job=row["job_type"],
         window=plain_window(from_ranges(row["revs"], row["period"])),
         batch_count=row["batches"],
+        level=_level(row),
         seconds=round(row["seconds"], 3),
     )
+
+
+def _level(row: Mapping[str, Any]) -> Level | None:
+    """The level of what a run stored, as of now."""
+    is_reading = row["mode"] != Mode.PROBE and not row["from_raw"]
+    if not is_reading or row["status"] == RunStatus.RUNNING or not row["rows_read"]:
+        return None
+    return Level.USABLE if row["has_deferred"] else Level.COMPLETE
 
 
 # Replay -------------------------------------------------------------------------------------------------

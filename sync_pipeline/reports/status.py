@@ -17,6 +17,7 @@ from typing import Any
 from sync_pipeline import __version__
 from sync_pipeline.admin import limits
 from sync_pipeline.core.formatting import plain_mark
+from sync_pipeline.core.job_types import DECLARED
 from sync_pipeline.core.model import (
     BEGINNING,
     BreakerScope,
@@ -32,12 +33,12 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.database.pool import Connection, Database, database_time
 from sync_pipeline.database.rows import mark_of
-from sync_pipeline.ledger import credentials, heartbeats, pauses, pools
+from sync_pipeline.ledger import completeness, credentials, heartbeats, pauses, pools
 from sync_pipeline.ledger import status as store
-from sync_pipeline.reports import blockers, health, run_starts, slowness
+from sync_pipeline.reports import blockers, estimates, health, run_starts, slowness
 from sync_pipeline.reports.configuration import CredentialSources
 from sync_pipeline.reports.health import Facts, HealthResult
-from sync_pipeline.reports.reasons import PASSES, WAITS_FOR_ITSELF, HealthReason, remedies
+from sync_pipeline.reports.reasons import PASSES, WARNINGS, HealthReason, remedies
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.scheduling.dispatch import limits_of
 from sync_pipeline.scheduling.pools import pool_document
@@ -79,6 +80,11 @@ def status(
         opened = blockers.breaker_documents(conn, settings)
         paused = pauses.active(conn)
         attended = _liveness(conn, repo_ids)
+        deferred = {(one.repo_id, one.job_type): one for one in completeness.deferred(conn, repo_ids)}
+        known = [one.facts for one in results]
+        costs = estimates.read(
+            conn, settings, known, deferred, {row["repo_id"]: row["instance"] for row in rows}
+        )
     by_asset = {(one.facts.repo_id, str(one.facts.job_type)): one for one in results}
     wanted = None if job_types is None else {str(job_type) for job_type in job_types}
     queued: Counter[tuple[int, str]] = Counter()
@@ -107,6 +113,7 @@ def status(
         # Between two queries a repository may have been registered.
         if key in by_asset and (wanted is None or row["job_type"] in wanted):
             asset = _unit(row, by_asset[key], tokens, queued[key], running[key])
+            asset |= _level(by_asset[key].facts, deferred, costs)
             asset["held_back"] = blockers.reasons(asset, obstacles, retry_at.get(key))
             asset["remedies"] |= remedies(asset["held_back"], asset["spec"])
             assets.append(asset)
@@ -128,7 +135,7 @@ def status(
             "units": {verdict: counts[verdict] for verdict in reversed(_VERDICTS)},
             "jobs": {str(one): by_status[one] for one in JobStatus},
         },
-        "servers": _servers(assets, counted, obstacles, credentials_from),
+        "servers": _servers(assets, counted, obstacles, credentials_from, costs),
         "due": blockers.due_document(assets, due, now, settings),
         **obstacles,
         "switched_off": settings.switched_off,
@@ -256,6 +263,25 @@ def _unit(
     }
 
 
+def _level(
+    facts: Facts,
+    deferred: Mapping[tuple[int, JobType], completeness.Deferred],
+    costs: Mapping[tuple[int, JobType], estimates.LevelCosts | None],
+) -> Document:
+    """The level of what is covered, and what is left until everything is usable and complete."""
+    key = facts.repo_id, facts.job_type
+    left = deferred.get(key) or completeness.Deferred(*key, 0, 0, None, False)
+    is_whole = not (facts.gap or facts.queued) and DECLARED[facts.job_type].by_time
+    cost = costs.get(key)
+    return {
+        "level": None if facts.level is None else str(facts.level),
+        "planned_fetches": left.planned,
+        "failed_fetches": left.failed,
+        "complete_until": plain_mark(left.complete_until(facts.watermark)) if is_whole else None,
+        "estimate": None if cost is None else cost.document(),
+    }
+
+
 def _access(facts: Facts) -> Document:
     """The result of the last visit, unless a later look showed that the source cannot be read."""
     state, detail, since = str(facts.access), facts.access_detail, facts.access_since
@@ -268,7 +294,7 @@ def verdict_of(verdict: health.Health) -> str:
     """One of the three words for a verdict."""
     if verdict.passed:
         return HEALTHY
-    return WAITING if set(verdict.reasons) <= WAITS_FOR_ITSELF else UNHEALTHY
+    return WAITING if set(verdict.reasons) <= WARNINGS else UNHEALTHY
 
 
 def _covered(row: Mapping[str, Any], watermark: int | datetime | None) -> Document | None:
@@ -349,6 +375,7 @@ def _servers(
     jobs: Mapping[tuple[int, str], Mapping[str, int]],
     obstacles: Mapping[str, Sequence[Mapping[str, Any]]],
     credentials: CredentialSources,
+    costs: Mapping[tuple[int, JobType], estimates.LevelCosts | None],
 ) -> list[Document]:
     """A document for each server that has one of ``units``, the one with most unhealthy assets first.
 
@@ -359,8 +386,14 @@ def _servers(
     for asset in assets:
         kind = Kind.SVN if asset["spec"].startswith("svn:") else Kind.GITLAB
         by_server[asset["instance"], kind].append(asset)
+    shown = {(asset["repo_id"], JobType(asset["job_type"])): asset["instance"] for asset in assets}
+    left = estimates.by_server(
+        {key: cost for key, cost in costs.items() if key in shown},
+        {repo_id: instance for (repo_id, _), instance in shown.items()},
+    )
     found = [
         _server(instance, kind, mine, jobs, obstacles, credentials.of(kind, instance))
+        | {"estimate": left.get(instance) if kind is Kind.GITLAB else None}
         for (instance, kind), mine in by_server.items()
     ]
     return sorted(found, key=lambda one: (-one["assets"]["unhealthy"], one["instance"], one["kind"]))

@@ -201,7 +201,8 @@ class Retention(Group, alias_generator="retention_{}".format):
     jobs_days: DaysOrZero = 90.0
     """Days that finished jobs are kept, with their runs and batches."""
     events_days: DaysOrZero = 365.0
-    """Days that ended pauses, edges of circuit breakers and resolved differences are kept."""
+    """Days that ended pauses, edges of circuit breakers, resolved differences and read deferred fetches are
+    kept."""
     dagster_runs_days: DaysOrZero = 30.0
     """Days that Dagster keeps a finished run, with its events."""
     dagster_ticks_days: DaysOrZero = 90.0

@@ -50,7 +50,7 @@ from sync_pipeline.core.model import (
     Window,
 )
 from sync_pipeline.database.pool import Connection, Database
-from sync_pipeline.ledger import jobs, leases, watermarks
+from sync_pipeline.ledger import jobs, leases, planning, watermarks
 from sync_pipeline.policy.backoff import ends_the_job, seconds_until_retry
 from sync_pipeline.policy.chunking import share_of
 from sync_pipeline.settings import Settings
@@ -62,6 +62,10 @@ _log = logging.getLogger(__name__)
 DEFERRED_PER_VISIT = 20
 """Deferred fetches that one visit tries again."""
 
+# A completion job of the scheduler ends after the larger number of seconds, and the next plan decides anew.
+# While other jobs wait, it ends after the smaller one.
+_MAX_COMPLETION_SECONDS = 900.0
+_MIN_COMPLETION_SECONDS = 60.0
 # The lease goes to the smallest number first: live syncing overtakes a backfill between two chunks.
 _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2, Mode.PROBE: 2}
 # A completion job lets everything else write first.
@@ -262,6 +266,19 @@ class Attempt:
         if self.heartbeat.lost.is_set():
             with self.database.connection() as conn:
                 raise jobs.lost(conn, self.claim)
+
+    def must_make_room(self) -> bool:
+        """True if a completion job of the scheduler should end now, with what it has read. It has worked long
+        enough, or other jobs of its server wait. Its rest is planned anew.
+        """
+        seconds = time.monotonic() - self._started
+        by_itself = self.request.trigger in (Trigger.SENSOR, Trigger.WORKER)
+        if not (self.request.only_deferred and by_itself) or seconds < _MIN_COMPLETION_SECONDS:
+            return False
+        if seconds >= _MAX_COMPLETION_SECONDS:
+            return True
+        with self.database.connection() as conn:
+            return planning.others_wait(conn, self.repo.instance, _MIN_COMPLETION_SECONDS)
 
     # -- the end -----------------------------------------------------------------------------------------
 

@@ -290,18 +290,19 @@ class DetailReader:
         *,
         limit: int | None,
         waiting: bool,
+        must_end: Callable[[], bool],
         updated: TimeWindow | None = None,
     ) -> Iterator[Pages]:
-        """Planned details of at most ``limit`` merge requests, most urgent first. With ``waiting`` also those
-        whose time has not come. With ``updated`` only those that were updated in it. Each page is to be
-        stored before the next but one is asked for."""
+        """Planned details of at most ``limit`` merge requests, most urgent first, until ``must_end``. With
+        ``waiting`` also those whose time has not come. With ``updated`` only those that were updated in it.
+        Each page is to be stored before the next but one is asked for."""
         met: set[str] = set()
         # A page is read while the one before it is stored, so these keys may still be listed as planned.
         recent: deque[Collection[str]] = deque(maxlen=2)
         # Met before, and still planned: another job stored something newer meanwhile.
         stuck: set[str] = set()
         left = limit
-        while left is None or left > 0:
+        while (left is None or left > 0) and not must_end():
             most = _PLANNED_AT_ONCE if left is None else min(left, _PLANNED_AT_ONCE)
             with self._database.connection() as conn:
                 wanted = quarantine.planned(

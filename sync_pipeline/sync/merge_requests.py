@@ -58,8 +58,6 @@ _MAX_PER_VISIT = 100
 _MAX_PROBED = 20
 # Merge requests whose planned details a visit reads that a schedule started. More are for completion jobs.
 _MAX_PLANNED = 50
-# The same for a completion job that a schedule started.
-_MAX_COMPLETED = 2_000
 # Merge requests that are read again under one lease.
 _MAX_PER_LEASE = 20
 # Rows updated within the next hour are listed anyway.
@@ -439,9 +437,7 @@ class MergeRequestWork:
         """Read details that were planned: all in the window of a person's job, else as many as one visit may
         take."""
         by_itself = self._all[0].request.trigger in (Trigger.SENSOR, Trigger.WORKER, Trigger.REGISTRATION)
-        limit = None
-        if by_itself:
-            limit = _MAX_COMPLETED if self._only_planned else _MAX_PLANNED
+        limit = _MAX_PLANNED if by_itself and not self._only_planned else None
         active = list(self._attempts)
         window = self._all[0].claim.window
         pages = self._details.read_planned(
@@ -450,6 +446,7 @@ class MergeRequestWork:
             limit=limit,
             waiting=not by_itself,
             updated=window if isinstance(window, TimeWindow) and not by_itself else None,
+            must_end=self._all[0].must_make_room,
         )
         found = (_by_job_type(*one, by_number=True) for one in pages)
         store_in_chunks(active, found, partial(self._store, active, {}), rows=self._settings.chunks.rows)

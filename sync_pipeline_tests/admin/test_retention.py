@@ -72,6 +72,7 @@ def test_finished_work_goes_with_its_runs_and_batches_and_the_integrity_checks_s
             "scm.pauses": (0, 0),
             "scm.breaker_events": (0, 0),
             "scm.discrepancies": (0, 0),
+            "scm.deferred_fetches": (0, 0),
         }
         after = counts(conn)
         assert after == before | {"jobs": 2, "runs": 2, "batches": batches - done["batches"][1]}
@@ -181,8 +182,18 @@ def test_events_that_are_over_go_and_the_latest_of_a_breaker_stays(database: Dat
                 " now() + make_interval(days => %s), %s)",
                 (until, ended, None if ended is None else "x"),
             )
+        repo_id = register(conn, "fetched")
+        for read in (800, 1, None):
+            conn.execute(
+                "INSERT INTO scm.deferred_fetches (repo_id, job_type, natural_key, detail, last_error,"
+                " is_planned, created_at, resolved_at) VALUES (%s, 'revisions', '1', 'message', '', TRUE,"
+                " now() - interval '900 days', now() - make_interval(days => %s))",
+                (repo_id, read),
+            )
         done = kinds(retain(database, Settings(), execute=True))
         assert (done["scm.breaker_events"], done["scm.pauses"]) == ((2, 2), (2, 2))
+        # A fetch that waits stays, however old it is.
+        assert done["scm.deferred_fetches"] == (1, 1)
         rows = conn.execute("SELECT key, count(*) AS n FROM scm.breaker_events GROUP BY key ORDER BY key")
         assert rows.fetchall() == [{"key": "a", "n": 1}, {"key": "b", "n": 1}]
 

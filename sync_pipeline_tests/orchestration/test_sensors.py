@@ -42,6 +42,11 @@ def history(site: Site, repo_id: int, *firsts: int) -> None:
             jobs.enqueue(conn, request)
 
 
+def midnight_window(day: str) -> TimeWindow:
+    since = datetime.fromisoformat(day).replace(tzinfo=UTC)
+    return TimeWindow(since, since + timedelta(days=1))
+
+
 VISITED = """
 UPDATE scm.sync_watermarks
    SET visited_at = now() - make_interval(secs => %(age)s), covered_revs = '{[1,11)}', verified_at = now()
@@ -264,6 +269,32 @@ def test_history_of_time_is_a_run_per_window_for_all_that_miss_it(site: Site) ->
     for request in found:
         site.launch(request, dg.DagsterRunStatus.STARTED)
     assert site.schedule() == []
+
+
+def test_completion_is_one_run_of_a_server_behind_all_others_and_takes_its_own_jobs(site: Site) -> None:
+    repo_ids = projects(site, 7, 8)
+    site.execute("UPDATE scm.sync_watermarks SET visited_at = now()")
+    site.execute(
+        "INSERT INTO scm.deferred_fetches (repo_id, job_type, natural_key, detail, last_error, is_planned)"
+        " SELECT repo_id, job_type, '1', 'versions', 'later', TRUE FROM scm.sync_watermarks"
+        " WHERE job_type <> 'commits'"
+    )
+    [request] = site.schedule()
+    assert len(request.asset_selection or ()) == 4
+    assert (request.tags["scm/mode"], request.tags["dagster/priority"]) == ("repair", "-20")
+    assert request.partition_key is not None
+    assert "dagster/scm_windows" not in request.tags
+    site.launch(request, dg.DagsterRunStatus.STARTED)
+    assert site.schedule() == []
+    with site.database.connection() as conn:
+        taken = planning.waiting_requests(
+            conn,
+            repo_ids=repo_ids,
+            mode=Mode.REPAIR,
+            window=midnight_window(request.partition_key),
+            dispatch=request.tags["dagster/scm_dispatch"],
+        )
+    assert [(one.only_deferred, one.window) for one in taken] == [(True, None)] * 4
 
 
 def test_a_server_that_is_not_configured_starts_nothing_and_says_so(site: Site) -> None:

@@ -6,21 +6,19 @@ import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
-from itertools import pairwise
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sync_pipeline.core.catalog import RepositorySpec, parse_spec, read_snapshot
 from sync_pipeline.core.errors import AccessDenied, ConfigurationError, SourceGone, SyncError, Transient
-from sync_pipeline.core.model import BEGINNING, JobType, Lifecycle, RevisionWindow, TimeWindow, Visit
+from sync_pipeline.core.model import JobType, Lifecycle, RevisionWindow, TimeWindow, Visit
 from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import integrity_checks, jobs, repos, watermarks
-from sync_pipeline.registry import projects, registration
+from sync_pipeline.policy.history import HISTORY_PRIORITY
+from sync_pipeline.registry import registration
 from sync_pipeline.registry.registration import Registered
 from sync_pipeline.settings import Settings, SvnTable
 from sync_pipeline_sandbox.gitlab import GUEST, Server, faults
@@ -118,7 +116,7 @@ def test_live_syncing_begins_with_the_block_of_head_and_older_blocks_are_queued(
     assert [(job["first"], job["end"]) for job in queued] == history
     for job in queued:
         assert (job["mode"], job["trigger"], job["status"]) == ("backfill", "registration", "pending")
-        assert (job["priority"], job["actor"]) == (jobs.HISTORY_PRIORITY, "me@host")
+        assert (job["priority"], job["actor"]) == (HISTORY_PRIORITY, "me@host")
     assert count(database, "events") == 1
 
 
@@ -397,7 +395,9 @@ def test_a_project_is_registered_under_its_number_with_all_of_its_history(
     assert (repository.slug, repository.spec) == ("platform__api", f"gitlab:{number}")
     assert repository.default_branch == "main"
     assert done.origin == datetime(2024, 4, 6, tzinfo=UTC)
-    years = [("2024-01-01", "2024-04-06"), ("2023-01-01", "2024-01-01"), ("2022-01-01", "2023-01-01")]
+    # First what is 90 days old at most, then the years.
+    years = [("2024-02-06", "2024-04-06"), ("2024-01-01", "2024-02-06")]
+    years += [("2023-01-01", "2024-01-01"), ("2022-01-01", "2023-01-01")]
     years += [("1900-01-01", "2022-01-01")]
     wanted = [(job_type, *year) for job_type in ("merge_requests", "reviews") for year in years]
     assert queued(database) == wanted
@@ -450,8 +450,9 @@ def test_a_dry_run_tells_what_reading_a_project_takes(database: Database, site: 
     assert (plan.created, plan.repository, plan.path) == (True, None, "platform/api")
     assert plan.estimate is not None
     assert (plan.estimate.merge_requests, plan.estimate.commits) == (4, 3)
-    assert plan.estimate.requests == (3 + 1) + (1 + 1 + 2 * 4) + (1 + 1 + 6 * 4)
-    assert plan.estimate.hours > 0
+    assert plan.estimate.requests == (3 + 1) + (1 + 1 + 5) + (1 + 1 + 18)
+    assert plan.estimate.usable_requests == (3 + 1) + (1 + 1) + (1 + 1 + 1)
+    assert 0 < plan.estimate.usable_hours < plan.estimate.hours
     assert [str(window.since.date()) for window in plan.history if isinstance(window, TimeWindow)] == [
         "1900-01-01"
     ]
@@ -620,16 +621,3 @@ def test_a_server_that_does_not_answer_now_is_asked_again_later(database: Databa
     with pytest.raises(Transient):
         add_project(database, site)
     assert counts(database) == [0, 0, 0, 0]
-
-
-@given(
-    st.integers(50 * 365, 130 * 365 * 24).map(lambda hours: BEGINNING + timedelta(hours=hours)),
-    st.integers(1940, 2040),
-)
-def test_years_are_whole_and_leave_nothing_out(until: datetime, oldest_year: int) -> None:
-    pieces = list(projects.years(TimeWindow(BEGINNING, until), oldest_year))
-    assert (pieces[0].until, pieces[-1].since) == (until, BEGINNING)
-    for later, earlier in pairwise(pieces):
-        assert earlier.until == later.since == datetime(later.since.year, 1, 1, tzinfo=UTC)
-    assert all(piece.since.year > oldest_year for piece in pieces[:-1])
-    assert len(pieces) <= max(1, until.year - oldest_year + 1)

@@ -37,7 +37,7 @@ def stated(database: Database) -> dict[str, Any]:
     for groups in ("instances", "tenants", "job_types", "groups"):
         for name in ("units", "expected", "stored", "missing", "extra", "changed", "deleted"):
             assert sum(one[name] for one in document[groups]) == document["total"][name]
-        for name in ("denied", "never_read", "hidden", "quarantined", "owed"):
+        for name in ("denied", "never_read", "hidden", "quarantined", "owed", "planned"):
             there = sum(one["unknown"][name] for one in document[groups])
             assert there == document["total"]["unknown"][name]
         assert all(one["complete"] for one in document[groups]) == document["total"]["complete"]
@@ -147,7 +147,8 @@ def test_every_kind_of_difference_and_of_unknown_is_told_where_it_is(fleet: Forg
         "reviews": [3, 2, 0, 0, 0, 0],
         "revisions": [13, 12, 0, 0, 0, 0],
     }
-    nothing = {"denied": 0, "never_read": 0, "hidden": 0, "quarantined": 0, "owed": 0, "unreadable": 0}
+    names = ("denied", "never_read", "hidden", "quarantined", "owed", "planned", "unreadable")
+    nothing = dict.fromkeys(names, 0)
     covered = {"units": 0, "windows": 0, "revisions": 0}
     assert {one["job_type"]: one["unknown"] for one in document["job_types"]} == {
         "commits": nothing | {"denied": 1, "quarantined": 3, "uncovered": covered},
@@ -160,6 +161,45 @@ def test_every_kind_of_difference_and_of_unknown_is_told_where_it_is(fleet: Forg
         reports.completeness_summary(document)
         == "rows are missing, or parts are not known; 0% of the rows were compared with the sources lately"
     )
+
+
+def test_usable_is_never_called_complete_and_planned_fetches_are_told_from_failed_ones(fleet: Forge) -> None:
+    whole = stated(fleet.database)
+    assert (whole["total"]["levels"], of(whole, "reviews")["levels"]["complete"]) == (
+        {"usable": 0, "complete": 4},
+        1,
+    )
+    [mark] = fleet.rows(
+        "SELECT min(watermark_time) AS at FROM scm.sync_watermarks"
+        " WHERE job_type IN ('merge_requests', 'reviews')"
+    )
+    assert whole["total"]["complete_until"] == mark["at"].isoformat()
+    fleet.conn.execute(
+        "INSERT INTO scm.deferred_fetches (repo_id, job_type, natural_key, detail, last_error, is_planned,"
+        " row_updated_at) SELECT repo_id, 'reviews', iid::text, 'notes', '', TRUE, updated_at FROM scm.mrs"
+    )
+    document = stated(fleet.database)
+    assert not document["total"]["complete"]
+    assert document["total"]["levels"] == {"usable": 1, "complete": 3}
+    assert of(document, "reviews")["unknown"]["planned"] == 2
+    assert of(document, "reviews")["unknown"]["owed"] == 0
+    first = fleet.rows("SELECT min(updated_at) AS at FROM scm.mrs")[0]["at"]
+    assert document["total"]["complete_until"] == first.isoformat()
+    assert of(document, "reviews")["complete_until"] == first.isoformat()
+    assert reports.completeness_summary(document).startswith("usable, not complete: 2 planned fetches wait; ")
+    # A failed fetch counts as such. Of one without a merge request no time is known.
+    fleet.conn.execute("UPDATE scm.deferred_fetches SET is_planned = FALSE, row_updated_at = NULL")
+    failed = of(stated(fleet.database), "reviews")
+    assert (failed["unknown"]["owed"], failed["unknown"]["planned"]) == (2, 0)
+    assert (failed["levels"]["usable"], failed["complete_until"]) == (1, first.isoformat())
+    fleet.conn.execute("UPDATE scm.deferred_fetches SET natural_key = '99' WHERE natural_key = '2'")
+    assert of(stated(fleet.database), "reviews")["complete_until"] is None
+
+
+def test_nothing_is_complete_until_a_time_before_which_windows_are_missing(fleet: Forge) -> None:
+    gap = "{[2020-01-01,2020-02-01)}"
+    fleet.conn.execute("UPDATE scm.sync_watermarks SET covered_time = covered_time - %s", (gap,))
+    assert stated(fleet.database)["total"]["complete_until"] is None
 
 
 def test_what_cannot_be_read_at_all_is_told_by_its_units(fleet: Forge) -> None:

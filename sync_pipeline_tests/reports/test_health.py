@@ -26,6 +26,7 @@ from sync_pipeline.core.model import (
     Access,
     JobRequest,
     JobType,
+    Level,
     Lifecycle,
     Mode,
     RevisionWindow,
@@ -39,12 +40,15 @@ from sync_pipeline.reports.health import (
     ANSWER_CODES,
     NOT_ASKED,
     Facts,
+    HealthResult,
+    Unreadable,
     evaluate,
     read,
     reason_of_failure,
     reason_of_server,
 )
 from sync_pipeline.reports.reasons import BLOCKERS, CATALOGUE, HealthReason, remedies, remedy, table
+from sync_pipeline.reports.status import verdict_of
 from sync_pipeline.scheduling.credentials import Credentials, in_force
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.svn.codes import Meaning
@@ -106,6 +110,7 @@ def test_complete_and_fresh_is_healthy() -> None:
         ({"incremental_dead": True}, HealthReason.FAILED_WINDOW),
         ({"quarantined": 2}, HealthReason.QUARANTINE),
         ({"deferred_fetches": 1}, HealthReason.DEFERRED_FETCH),
+        ({"planned_stalled": True}, HealthReason.PLANNED_STALLED),
         ({"access": Access.DENIED}, HealthReason.DENIED),
         ({"access": Access.GONE}, HealthReason.GONE),
         ({"access": Access.REPLACED, "access_detail": "another UUID"}, HealthReason.REPLACED),
@@ -225,6 +230,24 @@ def test_what_a_project_has_switched_off_passes_and_is_told() -> None:
     assert evaluate(off, NOW, HOUR).detail[HealthReason.DISABLED]
 
 
+def test_planned_fetches_are_a_note_and_the_asset_is_usable_until_they_are_read() -> None:
+    health = evaluate(replace(GOOD, has_planned=True), NOW, HOUR)
+    assert (health.passed, health.reasons) == (True, (HealthReason.USABLE,))
+    assert "not complete" in health.detail[HealthReason.USABLE]
+    waits = evaluate(replace(GOOD, has_planned=True, queued=(RevisionWindow(1, 5),)), NOW, HOUR)
+    assert (waits.passed, verdict_of(waits)) == (False, "waiting")
+
+
+def test_no_asset_is_called_complete_while_a_detail_is_missing() -> None:
+    refused = Unreadable("approvals", NOW, "403")
+    for changes in ({"has_planned": True}, {"deferred_fetches": 1}, {"unreadable": (refused,)}):
+        assert replace(GOOD, **changes).level is Level.USABLE
+    assert GOOD.level is Level.COMPLETE
+    # A server without approvals has none that could be missing.
+    assert replace(GOOD, unreadable=(replace(refused, is_unknown=True),)).level is Level.COMPLETE
+    assert replace(GOOD, watermark=None, verified_at=None).level is None
+
+
 def test_windows_of_time_are_told_without_the_year_1900() -> None:
     history = TimeWindow(BEGINNING, datetime(2024, 1, 1, tzinfo=UTC))
     line = evaluate(replace(GOOD, queued=(history,)), NOW, HOUR).detail[HealthReason.INCOMPLETE]
@@ -237,6 +260,10 @@ COVERED = """
 UPDATE scm.sync_watermarks SET covered_time = %(covered)s::tstzmultirange, verified_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
 """
+
+
+def health_of(conn: Connection) -> list[HealthResult]:
+    return read(conn, HOUR, Credentials(frozenset({"gitlab.example"}), {}, {}))
 
 
 def reasons(conn: Connection, tokens: Credentials) -> dict[str, set[str]]:
@@ -277,6 +304,39 @@ def test_gaps_and_queued_history_of_time_are_told_apart(database: Database) -> N
         }
         gap = next(v for v in read(conn, HOUR, tokens) if v.facts.job_type == "merge_requests").facts.gap
         assert gap == (TimeWindow(BEGINNING, datetime(2025, 1, 1, tzinfo=UTC)),)
+
+
+@pytest.mark.parametrize(
+    ("created", "not_before", "read", "visited", "stalled"),
+    [
+        ("25 hours", "25 hours", None, "1 hour", True),
+        ("25 hours", "25 hours", "25 hours", "1 hour", True),
+        ("25 hours", "25 hours", "1 hour", "1 hour", False),
+        ("23 hours", "23 hours", None, "1 hour", False),
+        # Its time came an hour ago.
+        ("25 hours", "1 hour", None, "1 hour", False),
+        # No job ran: that has a reason of its own.
+        ("25 hours", "25 hours", None, "25 hours", False),
+    ],
+)
+def test_planned_fetches_are_stalled_when_none_was_read_for_a_day_although_jobs_ran(
+    database: Database, created: str, not_before: str, read: str | None, visited: str, stalled: bool
+) -> None:
+    with database.connection() as conn:
+        repo_id = register_project(conn, "https://gitlab.example", 7, "acme/app", origin=NOW)
+        conn.execute("UPDATE scm.sync_watermarks SET visited_at = now() - %s::interval", (visited,))
+        insert = (
+            "INSERT INTO scm.deferred_fetches (repo_id, job_type, natural_key, detail, last_error,"
+            " is_planned, created_at, not_before, resolved_at) VALUES (%s, 'reviews', %s, 'notes', '', TRUE,"
+            " now() - %s::interval, now() - %s::interval, now() - %s::interval)"
+        )
+        conn.execute(insert, (repo_id, "1", created, not_before, None))
+        if read is not None:
+            conn.execute(insert, (repo_id, "2", created, not_before, read))
+        found = {one.facts.job_type: one.facts for one in health_of(conn)}
+    assert (found[JobType.REVIEWS].has_planned, found[JobType.REVIEWS].deferred_fetches) == (True, 0)
+    assert found[JobType.REVIEWS].planned_stalled is stalled
+    assert not found[JobType.MERGE_REQUESTS].has_planned
 
 
 def test_a_refused_token_shows_until_another_one_is_in_force(database: Database) -> None:

@@ -651,5 +651,6 @@ def test_requests_of_a_plan_follow_from_its_rows() -> None:
     revisions = [RevisionWindow(1, 2501), RevisionWindow(3001, 3002)]
     assert projects.commands_for(revisions, 1000) == 2 + 3 + 1
     assert projects.requests_for(JobType.COMMITS, 201) == 3 + 3
-    assert projects.requests_for(MRS, 150) == 1 + 2 + 150 * 2
-    assert projects.requests_for(REVIEWS, 150) == 1 + 2 + 150 * 6
+    assert projects.requests_for(MRS, 150) == 1 + 2 + 165
+    assert projects.requests_for(REVIEWS, 150) == 1 + 2 + 675
+    assert projects.requests_for(REVIEWS, 150, usable=True) == 1 + 2 + 8

@@ -93,6 +93,15 @@ def project(database: Database) -> int:
     return repo_id
 
 
+def store_merge_request(conn: Connection, repo_id: int, iid: int) -> None:
+    """A merge request with this number; no other one is stored."""
+    conn.execute(
+        "INSERT INTO scm.mrs (repo_id, iid, gitlab_id, project_id, status, updated_at, raw, content_hash,"
+        " batch_id) VALUES (%(r)s, %(i)s, %(i)s, 7, 'open', '2024-05-02', '{}', '', 1)",
+        {"r": repo_id, "i": iid},
+    )
+
+
 def claim(conn: Connection, repo_id: int, job_type: JobType) -> Any:
     """Let a worker begin the job of this kind that waits."""
     row = conn.execute(
@@ -148,6 +157,7 @@ def test_the_page_names_every_key(database: Database, project: int) -> None:
         fingerprint = Readers(SETTINGS).fingerprint("git.test")
         credentials.stop(conn, "git.test", fingerprint, "the token is expired; create a new one")
         claim(conn, project, JobType.REVIEWS)
+        store_merge_request(conn, project, 300)
         open_breaker(conn, "git.test")
     pauses.pause(database, pauses.PauseTarget(instance="git.test"), seconds=None, actor="ann", reason="audit")
     document = status(database, SETTINGS, repos_get(database, project), [JobType.REVIEWS])
@@ -297,7 +307,7 @@ def test_a_terminal_lists_the_worst_assets_and_counts_the_others(database: Datab
     document = status(database, SETTINGS)
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(reports.status_table(document, 80))
-    assert console.export_text().count("complete never") == reports.MAX_LISTED
+    assert console.export_text().count("fresh never") == reports.MAX_LISTED
     [line] = reports.status_left_out(document)
     assert line.startswith("and 10 more assets (")
     assert len(reports.status_rows(document)) == 60
@@ -352,6 +362,78 @@ def test_gaps_and_queued_history_are_counted_apart(database: Database, project: 
     reviews = asset(status(database, SETTINGS), JobType.REVIEWS)
     assert (reviews["gaps"]["windows"], reviews["queued"]["windows"]) == (2, 0)
     assert (reviews["verdict"], "gap" in reviews["reasons"]) == ("unhealthy", True)
+
+
+def test_what_is_left_until_usable_and_until_complete_follows_from_counts_and_the_present_rate(
+    database: Database, project: int
+) -> None:
+    def reviews() -> dict[str, Any]:
+        return asset(status(database, SETTINGS), JobType.REVIEWS)
+
+    # Before anything is stored nothing is known.
+    assert (reviews()["level"], reviews()["estimate"]) == (None, None)
+    with database.connection() as conn:
+        cover(conn, project, JobType.REVIEWS, TimeWindow(ORIGIN, day(3)))
+        cover(conn, project, JobType.MERGE_REQUESTS, TimeWindow(BEGINNING, day(3)))
+        store_merge_request(conn, project, 201)
+        conn.execute(_LIMITS)
+        conn.execute("UPDATE scm.sync_rate_limits SET rate = 4 WHERE endpoint_class = 'all'")
+    # 200 reviews are unread: the largest number is 201, and none is stored.
+    left = reviews()["estimate"]
+    assert left["usable"]["requests"] == 1 + 3 + 11
+    assert left["complete"] == {"requests": 1 + 3 + 905, "seconds": pytest.approx(909 / 4, abs=0.1)}
+    plan_fetches(database, project, 8)
+    planned = reviews()
+    assert (planned["level"], planned["planned_fetches"], planned["failed_fetches"]) == ("usable", 8, 0)
+    assert planned["estimate"]["usable"] == left["usable"]
+    assert planned["estimate"]["complete"]["requests"] == left["complete"]["requests"] + 8
+    # What is covered whole has only its planned fetches left.
+    with database.connection() as conn:
+        cover(conn, project, JobType.REVIEWS, TimeWindow(BEGINNING, day(3)))
+        assert asset(status(database, SETTINGS), JobType.MERGE_REQUESTS)["level"] == "complete"
+    whole = status(database, SETTINGS)
+    found = asset(whole, JobType.REVIEWS)
+    assert (found["estimate"]["usable"]["requests"], found["estimate"]["complete"]["requests"]) == (0, 8)
+    assert found["complete_until"] == day(2).isoformat()
+    assert asset(whole, JobType.MERGE_REQUESTS)["complete_until"] == day(3).isoformat()
+    [server] = whole["servers"]
+    assert server["estimate"] == {
+        "usable": {"requests": 0, "seconds": 0.0},
+        "complete": {"requests": 8, "seconds": 2.0},
+        "unknown": 0,
+    }
+    assert reports.server_rows(whole)[0]["until_complete"] == "8 requests, 2 s"
+
+
+def test_the_estimate_uses_the_requests_that_planned_fetches_took_lately(
+    database: Database, project: int
+) -> None:
+    with database.connection() as conn:
+        for job_type in (JobType.MERGE_REQUESTS, JobType.REVIEWS):
+            cover(conn, project, job_type, TimeWindow(BEGINNING, day(3)))
+        asked = JobRequest(
+            project, JobType.REVIEWS, Mode.REPAIR, Trigger.SENSOR, "a", "b", only_deferred=True
+        )
+        run = {"job_id": jobs.enqueue(conn, asked), "attempt": 1, "status": "completed", "ago": 60}
+        conn.execute(_RUN, run | {"code": None})
+    plan_fetches(database, project, 2)
+    with database.connection() as conn:
+        conn.execute("UPDATE scm.deferred_fetches SET resolved_at = now() - interval '30 s'")
+    plan_fetches(database, project, 4)
+    found = asset(status(database, SETTINGS), JobType.REVIEWS)
+    # The run sent 3 requests for 2 fetches.
+    assert found["estimate"]["complete"]["requests"] == 6
+
+
+def plan_fetches(database: Database, repo_id: int, number: int) -> None:
+    """So many planned fetches of reviews, of merge requests that were updated on May 2 or later."""
+    with database.connection() as conn:
+        conn.execute(
+            "INSERT INTO scm.deferred_fetches (repo_id, job_type, natural_key, detail, last_error,"
+            " is_planned, row_updated_at) SELECT %s, 'reviews', n::text, 'notes', '', TRUE,"
+            " timestamptz '2024-05-01T00:00Z' + n * interval '1 day' FROM generate_series(1, %s) AS n",
+            (repo_id, number),
+        )
 
 
 def test_revisions_have_a_distance_to_head(database: Database) -> None:
@@ -595,7 +677,7 @@ def test_a_terminal_of_80_columns_shows_the_whole_name_and_the_reason(
         "revisions",
     ]
     below = " ".join(line.strip() for line in lines[first + 1 : first + 3])
-    assert below.startswith("r1001 to r1400; complete 0 s ago; 1 gap; last run none; gap")
+    assert below.startswith("r1001 to r1400; fresh 0 s ago; 1 gap; last run none; gap")
 
 
 def test_what_is_covered_apart_from_the_origin_is_not_called_nothing(database: Database) -> None:

@@ -184,3 +184,25 @@ def test_a_list_of_refs_alone_names_the_run_to_replay(forge: Forge) -> None:
     refused(forge.database, line, batch_id=refs.batch_id)
     shown = runs.show(forge.database, report.run_id, 1)
     assert (shown["batches"][0]["status"], shown["more"]) == ("empty", report.batches - 1)
+
+
+def test_the_rows_of_a_run_are_usable_until_the_details_that_it_deferred_are_read(forge: Forge) -> None:
+    forge.git.commit("main", "Base\n", files={"a": "1\n"})
+    forge.tick()
+    report = forge.commits()
+    assert report.run_id is not None
+
+    def level() -> str | None:
+        assert report.run_id is not None
+        return runs.show(forge.database, report.run_id, 1)["level"]
+
+    assert level() == "complete"
+    forge.conn.execute(
+        "INSERT INTO scm.deferred_fetches (repo_id, job_type, natural_key, detail, last_error, is_planned,"
+        " created_at) SELECT repo_id, job_type, '1', 'notes', '', TRUE, started_at FROM scm.sync_runs"
+    )
+    assert level() == "usable"
+    forge.conn.execute("UPDATE scm.deferred_fetches SET resolved_at = now()")
+    assert level() == "complete"
+    forge.conn.execute("UPDATE scm.sync_runs SET status = 'running', finished_at = NULL")
+    assert level() is None

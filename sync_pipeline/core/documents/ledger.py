@@ -18,6 +18,7 @@ from sync_pipeline.core.model import (
     DecisionReason,
     JobStatus,
     JobType,
+    Level,
     Mode,
     RunStatus,
 )
@@ -175,12 +176,15 @@ class Run(RowCounts):
     job: JobType
     mode: Mode
     window: WindowRange | None
-    """The window of the job; null: from the watermark on."""
+    """The window of the job; null: from the watermark on, or planned fetches (mode repair)."""
     trigger: str
     actor: str
     reason: str
     batch_count: Count
     """Transactions committed."""
+    level: Level | None
+    """Level of the rows that it stored, as of now: usable while a detail that it deferred is still to be
+    read. Null while it runs, and if it read no rows of a source."""
     calls: Count
     """Requests to GitLab, or svn commands."""
     seconds: float
@@ -269,6 +273,8 @@ class Decision(TypedDict):
     """The part of a window longer than scheduler_max_backfill_window_hours that stays queued."""
     job_id: NotRequired[Id | None]
     """Null where the job has still to be made."""
+    only_deferred: NotRequired[bool]
+    """True: a completion job, which reads planned deferred fetches."""
     chosen: bool
     reason: DecisionReason
     detail: NotRequired[str | None]

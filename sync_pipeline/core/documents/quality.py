@@ -304,7 +304,15 @@ class Unknown(TypedDict):
     hidden: Count
     quarantined: Count
     owed: Count
+    planned: Count
     unreadable: Count
+
+
+class LevelCounts(TypedDict):
+    """Units by the level of what is covered of them."""
+
+    usable: Count
+    complete: Count
 
 
 class Verified(TypedDict):
@@ -323,6 +331,8 @@ class Completeness(TypedDict):
     units: Count
     disabled: Count
     complete: bool
+    levels: LevelCounts
+    complete_until: Time | None
     expected: int
     stored: Count
     missing: Count

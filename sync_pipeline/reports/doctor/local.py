@@ -23,7 +23,7 @@ from sync_pipeline.registry import server_names as server_name_rules
 from sync_pipeline.reports import slowness
 from sync_pipeline.reports.doctor.findings import Finding, error_text, failed, ok, skipped, warning
 from sync_pipeline.reports.health import HealthResult
-from sync_pipeline.reports.reasons import WAITS_FOR_ITSELF, HealthReason, remedies
+from sync_pipeline.reports.reasons import PASSES, WAITS_FOR_ITSELF, HealthReason, remedies
 from sync_pipeline.settings import SECRETS, Settings, config_file, load_settings
 from sync_pipeline.settings.given import OTHER_VARIABLES, PREFIX
 from sync_pipeline.sources.svn import process
@@ -247,7 +247,7 @@ def assets(results: Sequence[HealthResult], repositories: Sequence[Repository]) 
     for verdict in results:
         if not verdict.health.passed:
             for reason in verdict.health.reasons:
-                if reason not in WAITS_FOR_ITSELF:
+                if reason not in WAITS_FOR_ITSELF | PASSES:
                     found.setdefault(reason, []).append(verdict)
     if not found:
         return [ok(f"{counted(len(results), 'asset')}, none of them unhealthy")]
