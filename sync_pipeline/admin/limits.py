@@ -8,6 +8,7 @@ and of the limits in ``scm-sync status``. Does not belong here: how a limit chan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from functools import partial
@@ -39,9 +40,13 @@ def listing(database: Database, settings: Settings, instance: str | None = None)
         return _document(conn, settings, instance)
 
 
-def hindered(conn: Connection, settings: Settings) -> list[Limit]:
-    """The limits that are paused or lowered."""
-    return [one for one in _limits(conn, settings) if one["paused"] or one["lowered"]]
+def unusual(conn: Connection, settings: Settings) -> list[Limit]:
+    """The limits that are paused or lowered, and those whose rate was found or is announced by the server."""
+    return [
+        one
+        for one in _limits(conn, settings)
+        if one["paused"] or one["lowered"] or (one["rate_reason"] and one["rate"] != one["full_rate"])
+    ]
 
 
 def pause(
@@ -152,21 +157,26 @@ def _limits(conn: Connection, settings: Settings) -> list[Limit]:
 
 def _limit(one: store.Listed, limits: RateLimits, now: datetime) -> Limit:
     # Each process applies its own settings: what others send shows in the bucket, not in those of this shell.
-    stored, was_lowered = one.bucket.rate, one.bucket.changed_at is not None
+    stored, was_lowered, is_found = one.bucket.rate, one.bucket.changed_at, one.bucket.tuned_at
     usual = max(limits.rate, stored) if was_lowered else stored
-    bucket = policy.at(one.bucket, RateLimits(usual, limits.burst), now)
+    of_others = replace(limits, rate=limits.rate if is_found else usual, max_rate=max(limits.ceiling, stored))
+    bucket = policy.at(one.bucket, of_others, now)
     paused = policy.is_paused(bucket, now)
     until = bucket.paused_until if paused else None
+    is_refused = was_lowered is not None and (bucket.changed_at is not None or stored > limits.rate)
     return {
         "instance": one.instance,
         "endpoint_class": one.endpoint_class,
         "paused": paused,
         "paused_until": plain_mark(until),
         "pause_remaining_seconds": None if until is None else round((until - now).total_seconds(), 3),
-        "lowered": was_lowered and (bucket.changed_at is not None or stored > limits.rate),
+        "lowered": is_refused or (bucket.tuned_at is not None and bucket.rate < limits.rate),
         "reason": bucket.pause_reason,
         "rate": round(bucket.rate, 3),
         "full_rate": limits.rate,
+        "max_rate": round(policy.top(bucket, limits, now), 3),
+        "announced_rate": None if bucket.announced_rate is None else round(bucket.announced_rate, 3),
+        "rate_reason": bucket.rate_reason,
         "burst": limits.burst,
         "available": max(0, int(bucket.tokens)),
         "waiting": max(0, -int(bucket.tokens)),

@@ -34,8 +34,8 @@ Server = Annotated[
 
 @app.command("list")
 def limits_list(instance: options.OfInstance = None, as_json: options.AsJson = False) -> int:
-    """List the limits of the servers that were asked so far. It shows which are paused or lowered, and what
-    people did to them lately."""
+    """List the limits of the servers that were asked so far. It shows which are paused or lowered, which rate
+    was found and why, and what people did to them lately."""
     from sync_pipeline.admin import limits
 
     with shared.settings_and_database() as (settings, database):
@@ -91,7 +91,7 @@ def _print(document: LimitList) -> None:
         output.print_message("no server has been asked yet")
     for one in limits:
         whole = one["endpoint_class"] in ("all", "svn")
-        if whole and not one["lowered"] and one["rate"] != one["full_rate"]:
+        if whole and not one["lowered"] and not one["rate_reason"] and one["rate"] != one["full_rate"]:
             output.print_message(
                 f"{one['instance']}: the last request was sent at {one['rate']:g} a second, the settings of "
                 f"this shell say {one['full_rate']:g}; each process applies those that it was started with"
@@ -105,6 +105,8 @@ def _print(document: LimitList) -> None:
 
 def _row(one: Limit) -> output.Row:
     state = "lowered" if one["lowered"] else "open"
+    if not one["lowered"] and one["rate_reason"] and one["rate"] != one["full_rate"]:
+        state = "found"
     if one["paused_until"] is not None:
         state = f"paused until {second(one['paused_until'])}"
     return {
@@ -119,4 +121,6 @@ def _row(one: Limit) -> output.Row:
         "turned away": one["turned_away"],
         "refused": one["refused"],
         "reason": one["reason"],
+        "at most": f"{one['max_rate']:g}",
+        "reason of the rate": one["rate_reason"],
     }

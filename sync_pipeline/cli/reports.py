@@ -379,15 +379,17 @@ def _line(text: str) -> str:
 
 
 def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
-    """The servers that are asked less than the settings allow, and why."""
+    """The servers that are asked less or more than at the start, and why."""
     for one in document["limits"]:
         kind = "" if one["endpoint_class"] in ("all", "svn") else f" for {one['endpoint_class']}"
-        usual = one["full_rate"]
+        usual, reason = one["full_rate"], one["rate_reason"] or one["reason"]
         instead = f"instead of {usual:g}" if usual > one["rate"] else "after a refusal"
+        if not one["lowered"]:
+            instead = f"were found to be borne; {usual:g} at the start"
         what = f"{one['rate']:g} requests a second {instead}"
         if one["paused"]:
-            what = f"no request until {second(one['paused_until'])} UTC"
-        yield f"{one['instance']}{kind}: {what}" + (f": {one['reason']}" if one["reason"] else "")
+            what, reason = f"no request until {second(one['paused_until'])} UTC", one["reason"]
+        yield f"{one['instance']}{kind}: {what}" + (f": {reason}" if reason else "")
 
 
 def status_liveness(document: Mapping[str, Any]) -> Iterator[str]:

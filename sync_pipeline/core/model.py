@@ -593,3 +593,10 @@ class Bucket:
     last_429_at: datetime | None = None
     server_limit: int | None = None
     server_remaining: int | None = None
+    tuned_at: datetime | None = None
+    rate_reason: str | None = None
+    announced_rate: float | None = None
+    announced_at: datetime | None = None
+    refused_rate: float | None = None
+    bundled: int = 0
+    bundled_until: datetime | None = None

@@ -10,9 +10,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from psycopg.types.json import Json, Jsonb
@@ -56,7 +56,7 @@ def payload(raw: Mapping[str, Any], *, escaped: bool = False) -> tuple[Jsonb, bo
     characters are written ``\u0000`` or ``\ud83d``. Numbers that jsonb does not have become the texts
     ``\NaN``, ``\Infinity``, ``\-Infinity`` and ``\0x...``.
     """
-    escape = escaped or any(_is_refused(value) for value in _parts(raw, 0))
+    escape = escaped or _holds_refused(raw, 0)
     return Jsonb(_stored(raw, escape, 0)), escape
 
 
@@ -77,21 +77,20 @@ def restored(stored: Any, escaped: bool) -> Any:
     return stored
 
 
-def _parts(value: Any, depth: int) -> Iterator[Any]:
-    """Every key and every scalar; what is nested too deep comes as itself."""
-    if isinstance(value, (Mapping, list, tuple)) and depth < _DEEPEST:
-        if isinstance(value, Mapping):
-            yield from value
-            value = value.values()
-        for part in value:
-            yield from _parts(part, depth + 1)
-    else:
-        yield value
+def _holds_refused(value: Any, depth: int) -> bool:
+    """True if a key or a value, at any depth, is refused by jsonb; what is nested too deep is."""
+    if isinstance(value, str) or not isinstance(value, (Mapping, list, tuple)) or depth >= _DEEPEST:
+        return _is_refused(value)
+    if isinstance(value, Mapping):
+        if any(map(_is_refused, value)):
+            return True
+        value = value.values()
+    return any(_holds_refused(part, depth + 1) for part in value)
 
 
 def _is_refused(value: Any) -> bool:
     if isinstance(value, str):
-        return _REFUSED.search(value) is not None
+        return "\0" in value if value.isascii() else _REFUSED.search(value) is not None
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, int):
@@ -100,6 +99,8 @@ def _is_refused(value: Any) -> bool:
 
 
 def _stored(value: Any, escape: bool, depth: int) -> Any:
+    if not escape and (value is None or isinstance(value, str | int)):
+        return value
     if isinstance(value, (Mapping, list, tuple)):
         if depth >= _DEEPEST:
             return _TOO_DEEP
@@ -121,12 +122,19 @@ def _stored(value: Any, escape: bool, depth: int) -> Any:
 def _public(key: str, value: Any) -> Any:
     if value is None or isinstance(value, bool) or value == "":
         return value
-    name = key.replace("_", "").replace("-", "")
-    if _SECRET.search(name):
+    is_secret, is_url = _names(key)
+    if is_secret:
         return REDACTED
-    if isinstance(value, str) and name.lower().endswith("url"):
+    if is_url and isinstance(value, str):
         return _USERINFO.sub(rf"\1{REDACTED}@", value)
     return value
+
+
+@lru_cache(maxsize=1024)
+def _names(key: str) -> tuple[bool, bool]:
+    """Whether a field of this name holds a secret, and whether it holds a URL. Objects share few names."""
+    name = key.replace("_", "").replace("-", "")
+    return _SECRET.search(name) is not None, name.lower().endswith("url")
 
 
 def _escaped(text: str) -> str:
@@ -150,6 +158,8 @@ def recordset(rows: Iterable[Mapping[str, Any]]) -> Json:
 
 
 def _column(value: Any) -> Any:
+    if value is None:
+        return None
     if isinstance(value, str):
         return storable(value)
     if isinstance(value, (list, tuple)):

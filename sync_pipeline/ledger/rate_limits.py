@@ -7,7 +7,7 @@ whose ``take`` says in Python what :func:`acquire` does) and the waiting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -29,13 +29,17 @@ _SQL = queries("rate_limits")
 @dataclass(frozen=True, slots=True)
 class Permit:
     """The result for one request: send it in ``wait`` seconds, or do not send it if that is too long.
-    ``needs_own``: nothing was taken, because this kind of request has its own bucket. ``given_at`` is the
-    database's clock.
+    ``needs_own``: nothing was taken, because this kind of request has its own bucket. ``ahead`` more permits
+    were taken for the moment, for all kinds but ``slowed_kinds``, which have their own buckets. ``rate`` is
+    in requests a second, and ``given_at`` the database's clock.
     """
 
     wait: float
     needs_own: bool
+    ahead: int
+    slowed_kinds: tuple[str, ...]
     given_at: datetime
+    rate: float
     paused_until: datetime | None
     pause_reason: str | None
     consecutive_429: int
@@ -57,29 +61,32 @@ def acquire(
     conn: Connection,
     instance: str,
     bucket: str,
+    limits: Mapping[str, float],
     *,
-    rate: float,
-    burst: float,
-    raised_per_minute: float,
     longest: float,
     kind: str | None = None,
+    ahead: int = 0,
+    unused: int = 0,
 ) -> Permit:
     """Take a token or a position in the queue, unless the wait is longer than ``longest`` seconds. Then the
-    bucket counts a rejected request. ``rate`` and ``burst`` are those of the settings. ``kind`` is the kind
-    of request that may have its own bucket and has no token of it yet.
+    bucket counts a rejected request. ``limits`` are the numbers of
+    :meth:`~sync_pipeline.policy.rate_limits.RateLimits.of_statement`. ``kind`` is the kind of request that
+    may have its own bucket and has no token of it yet. Without a wait up to ``ahead`` more permits are taken.
+    ``unused`` of those taken before were not used and are given back.
     """
     values = {
+        **limits,
         "instance": instance,
         "bucket": bucket,
-        "rate": rate,
-        "burst": burst,
-        "raised_per_minute": raised_per_minute,
         "longest": longest,
         "kind": kind,
+        "ahead": ahead,
+        "unused": unused,
     }
     while (row := conn.execute(_SQL["acquire"], values).fetchone()) is None:
-        conn.execute(_SQL["create"], {"instance": instance, "bucket": bucket, "tokens": burst, "rate": rate})
-    return read_row(Permit, row, needs_own=row["has_own"])
+        start = {"instance": instance, "bucket": bucket, "tokens": limits["burst"], "rate": limits["rate"]}
+        conn.execute(_SQL["create"], start)
+    return read_row(Permit, row, needs_own=row["has_own"], slowed_kinds=tuple(row["slowed_kinds"]))
 
 
 def is_valid(conn: Connection, instance: str, bucket: str, given_at: datetime) -> bool:

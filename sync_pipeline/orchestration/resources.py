@@ -122,8 +122,7 @@ class GitLabResource(dg.ConfigurableResource):  # type: ignore[type-arg]
         Raises SyncError."""
         patience = timeout * _SHARE_OF_WAITING
         client = Readers(self.settings).gitlab(instance, patience=timeout - patience)
-        limiter = gitlab_limiter(database, self.settings, instance, max_wait=patience)
-        client.limiter = limiter or client.limiter
+        client.limiter = gitlab_limiter(database, self.settings, instance, max_wait=patience)
         try:
             return newest_activity(client, group_id)
         finally:

@@ -43,7 +43,6 @@ from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.fields import Fields
 from sync_pipeline.sources.gitlab.page_bisect import PER_PAGE
 from sync_pipeline.sources.gitlab.project import ProjectInfo, get_group, get_project, get_token
-from sync_pipeline.sources.gitlab.responses import whole
 from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
 
 ClientOf = Callable[[str], Client]
@@ -243,14 +242,14 @@ def _one_merge_request(
     }
     path = project_path(project_id, "merge_requests")
     try:
-        response = client.api.http_request("get", path, query_data=dict(query), obey_rate_limit=False)
+        response = client.get(path, query)
     except (AccessDenied, SourceGone) as error:
         if isinstance(error, AccessDenied) and error.is_of_the_token:
             raise
         return None, None
-    rows = response.json()
+    rows = response.data
     first = rows[0] if isinstance(rows, list) and rows else None
-    return Fields(first) if isinstance(first, dict) else None, whole(response.headers.get("X-Total"))
+    return Fields(first) if isinstance(first, dict) else None, response.total
 
 
 def count_commits(client: Client, project_id: int) -> int | None:

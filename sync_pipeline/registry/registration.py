@@ -244,7 +244,7 @@ def _add_project(
         oldest = min((age for age in ages if age), default=None)
         takes = None
         if dry_run:
-            rate = settings.rate_limit.rate
+            rate = settings.rate_limit.start
             takes = projects.estimate(client, info.project_id, settings.gitlab.parallel, rate)
     if dry_run:
         history = projects.history_before(origin, oldest, now, settings)

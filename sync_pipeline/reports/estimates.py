@@ -126,7 +126,7 @@ def read(
     counted = store.merge_requests(conn, partly) if partly else {}
     paces = {
         instance: Pace(
-            rate=row["rate"] or settings.rate_limit.rate, calls_per_fetch=row["calls_per_fetch"] or 1.0
+            rate=row["rate"] or settings.rate_limit.start, calls_per_fetch=row["calls_per_fetch"] or 1.0
         )
         for instance, row in store.paces(conn, sorted(set(instances.values()))).items()
     }

@@ -76,7 +76,7 @@ def status(
         results = health.read(conn, stale_after, tokens, repo_ids)
         jobs = store.jobs(conn, repo_ids)
         at_work = store.running(conn, repo_ids)
-        hindered = limits.hindered(conn, settings)
+        unusual_limits = limits.unusual(conn, settings)
         opened = blockers.breaker_documents(conn, settings)
         paused = pauses.active(conn)
         attended = _liveness(conn, repo_ids)
@@ -103,7 +103,7 @@ def status(
     obstacles: dict[str, Any] = {
         "breakers": opened,
         "pauses": blockers.pause_documents(paused, {row["repo_id"]: _spec(row) for row in rows}),
-        "limits": hindered,
+        "limits": unusual_limits,
     }
     if repository is not None:
         obstacles = _of_repository(obstacles, repository)

@@ -26,6 +26,9 @@ from sync_pipeline.settings.fields import (
 
 INTERVALS_UNTIL_STALE = 2
 
+# Requests a second to a GitLab whose rate nobody set. It has no limit by default; gitlab.com allows 33.
+_START_RATE = 10.0
+
 
 class Sensors(Group):
     """Ticks of Dagster's sensors."""
@@ -290,12 +293,20 @@ class RateLimit(Group, alias_generator="gitlab_postgres_rate_limit_{}".format):
 
     enabled: bool = True
     """Every request to a GitLab takes from a bucket that all processes share."""
-    rate: float = Field(10.0, ge=0.1, le=100_000)
-    """Requests a second to one GitLab, summed over all processes."""
+    rate: float | None = Field(None, ge=0.1, le=100_000)
+    """Most requests a second to one GitLab, summed over all processes. Empty: it begins with 10 and finds the
+    rate that the server bears, at most 100."""
+    share: float = Field(0.5, gt=0, le=1)
+    """Share of a limit that the server announces that is used."""
     burst: Count = 20
     """Requests that may be sent at once after a quiet time."""
     max_wait: float = Field(60.0, ge=0, le=3600)
     """Seconds: a request that would have to wait longer is not sent; its job is tried later."""
+
+    @property
+    def start(self) -> float:
+        """Requests a second at the start, before a rate is found."""
+        return _START_RATE if self.rate is None else self.rate
 
 
 class TenantRateLimit(Group, alias_generator="gitlab_tenant_rate_limit_{}".format):

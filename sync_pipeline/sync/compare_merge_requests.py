@@ -74,13 +74,10 @@ class MergeRequestComparison(ProjectComparison):
 
     def __init__(self, attempt: Attempt, client: Client, visit: ProjectVisit) -> None:
         super().__init__(attempt, client, visit)
-        self._parallel = attempt.settings.gitlab.parallel
         self._of_reviews = attempt.job_type is JobType.REVIEWS
         # Details that the server refuses for every merge request are not compared.
         self._refusals = Refusals(self._stored_others)
-        self._reviews = ReviewReader(
-            client, visit.project_id, parallel=self._parallel, refusals=self._refusals
-        )
+        self._reviews = ReviewReader(client, visit.project_id, refusals=self._refusals)
         self._singles = SingleReader(client, visit.project_id)
         self._asked = 0
         self._batches: BatchReader | None = None
@@ -101,9 +98,7 @@ class MergeRequestComparison(ProjectComparison):
     def read(self, window: Window, depth: Depth) -> Iterator[Compared]:
         """See :class:`sync_pipeline.sync.reconcile.Comparison`."""
         assert isinstance(window, TimeWindow)
-        reader = MergeRequestReader(
-            self._client, self._visit.project_id, parallel=self._parallel, refusals=self._refusals
-        )
+        reader = MergeRequestReader(self._client, self._visit.project_id, refusals=self._refusals)
         seen: set[int] = set()
         reached = window.since
         pages = reader.listed(window)
@@ -273,9 +268,7 @@ class MergeRequestComparison(ProjectComparison):
         if self._attempt.notice is not None or not rows:
             return set(), []
         if self._batches is None:
-            self._batches = BatchReader(
-                self._client, self._visit.project_id, self._info.path, parallel=self._parallel
-            )
+            self._batches = BatchReader(self._client, self._visit.project_id, self._info.path)
         found = [one.review for one in self._batches.read(rows).values()]
         self._attempt.notice = self._batches.stepped_down
         if "reviewers" in self._client.instance.unknown_fields:

@@ -142,9 +142,7 @@ class DetailReader:
             return {}
         if self._batches is None:
             info = self._visit.project
-            self._batches = BatchReader(
-                self._client, info.project_id, info.path, parallel=self._settings.parallel
-            )
+            self._batches = BatchReader(self._client, info.project_id, info.path)
         return self._batches.read(rows)
 
     def _children(self, page: MergeRequestPage, state: _State) -> MergeRequestPage:

@@ -5,6 +5,8 @@ paused. Does not belong here: how a bucket changes (:mod:`sync_pipeline.policy.r
 (:mod:`sync_pipeline.ledger.rate_limits`), when a client asks again after a refusal
 (:mod:`sync_pipeline.sources.gitlab.transport`).
 
+At a high rate a process takes permits ahead, for a fifth of a second. So a statement serves many requests.
+
 Without the database nothing is sent: the limit is the only thing that all processes have in common.
 """
 
@@ -23,13 +25,16 @@ from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import rate_limits as store
 from sync_pipeline.ledger.rate_limits import ALL, SVN, Permit
 from sync_pipeline.policy import rate_limits as policy
-from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, RateLimits, Signal
+from sync_pipeline.policy.rate_limits import HOLD_SECONDS, Load, RateLimits, Signal
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback, RateLimiter
+from sync_pipeline.sync.server_load import ServerLoad
 
 _log = logging.getLogger(__name__)
 
 _SLICE_SECONDS = 0.25
+# Seconds: a shorter one is that of the statement, not of the limit.
+_A_WAIT = 0.05
 # Time between two checks in a long wait whether a pause was set or lifted meanwhile.
 _POLL_SECONDS = 5.0
 # How often a process writes down what the server says is left.
@@ -39,11 +44,18 @@ _KINDS_OF_ALL = 2
 # Shorter pauses are not worth a line.
 _SHORT_REFUSAL = timedelta(seconds=1)
 _SHORT_PAUSE = timedelta(seconds=10)
+# Most requests a second to a server whose rate nobody set.
+_MAX_RATE = 100.0
+# Most permits that one statement takes ahead.
+_MAX_AHEAD = 64
+# An announced rate that differs by this share from the one that was noted is noted at once.
+_OTHER_RATE = 0.1
 
 
 def gitlab_limits(settings: Settings) -> RateLimits:
     """The limits of the settings for one GitLab."""
-    return RateLimits(settings.rate_limit.rate, settings.rate_limit.burst)
+    own = settings.rate_limit
+    return RateLimits(own.start, own.burst, _MAX_RATE if own.rate is None else None, own.share)
 
 
 def tenant_limits(settings: Settings) -> RateLimits:
@@ -58,13 +70,14 @@ def svn_limits(settings: Settings) -> RateLimits:
 
 def gitlab_limiter(
     database: Database, settings: Settings, instance: str, *, max_wait: float | None = None
-) -> RateLimiter | None:
-    """The limiter of requests to a GitLab; None where the settings switch it off. ``max_wait`` is that of the
-    settings unless it is given."""
+) -> RateLimiter:
+    """The limiter of requests to a GitLab. Where the settings switch the shared limit off, only the requests
+    in flight are limited. ``max_wait`` is that of the settings unless it is given."""
+    load = ServerLoad(settings.gitlab.parallel, settings.gitlab.max_parallel)
     if not settings.rate_limit.enabled:
-        return None
+        return LocalLimiter(load)
     longest = settings.rate_limit.max_wait if max_wait is None else max_wait
-    return SharedLimiter(database, instance, gitlab_limits(settings), max_wait=longest)
+    return SharedLimiter(database, instance, gitlab_limits(settings), max_wait=longest, load=load)
 
 
 def svn_limiter(
@@ -73,6 +86,27 @@ def svn_limiter(
     """The limiter of commands to an SVN server."""
     longest = settings.rate_limit.max_wait if max_wait is None else max_wait
     return SharedLimiter(database, instance, svn_limits(settings), max_wait=longest, bucket=SVN)
+
+
+class LocalLimiter:
+    """No rate: only the requests in flight are limited, by how the server bears them."""
+
+    def __init__(self, load: ServerLoad) -> None:
+        self._load = load
+
+    def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
+        """May be sent."""
+        self._load.sent(waited=False)
+        return 0.0
+
+    def feedback(self, feedback: Feedback) -> None:
+        """Learn from a response."""
+        is_refused = feedback.status is None or _signal(feedback).is_refusal
+        self._load.answered(feedback.endpoint, feedback.seconds, is_refused)
+
+    def parallel(self) -> int:
+        """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`."""
+        return self._load.limit()
 
 
 class TenantLimiter:
@@ -99,6 +133,10 @@ class TenantLimiter:
         """Tell the limit of the server."""
         self._server.feedback(feedback)
 
+    def parallel(self) -> int:
+        """That of the server."""
+        return self._server.parallel()
+
 
 class SharedLimiter:
     """The limit of one server. Safe to share between threads; satisfies the protocol of the transport."""
@@ -111,6 +149,7 @@ class SharedLimiter:
         *,
         max_wait: float,
         bucket: str = ALL,
+        load: ServerLoad | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -119,6 +158,7 @@ class SharedLimiter:
         self._limits = limits
         self._max_wait = max_wait
         self._bucket = bucket
+        self._load = load
         self._sleep = sleep
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -126,6 +166,17 @@ class SharedLimiter:
         self._noted_at = float("-inf")
         # Buckets whose last answer, by what we know, was a refusal.
         self._refusing: set[str] = set()
+        self._noted_rate: float | None = None
+        # Permits taken ahead, until a moment of our clock, for all kinds of requests but some.
+        self._asking = threading.Lock()
+        self._ahead = self._ahead_given = 0
+        self._ahead_until = float("-inf")
+        self._ahead_wanted = 1
+        self._slowed_kinds: frozenset[str] = frozenset()
+
+    def parallel(self) -> int:
+        """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`."""
+        return 1 if self._load is None else self._load.limit()
 
     def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
         """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`. Raises Transient before anything
@@ -139,16 +190,28 @@ class SharedLimiter:
             assert kind is not None
             self._take(kind, None, started, go_on)
             kind = None
-        return self._monotonic() - started
+        waited = self._monotonic() - started
+        if self._load is not None:
+            self._load.sent(waited >= _A_WAIT)
+        return waited
 
     def _take(self, bucket: str, kind: str | None, started: float, go_on: Callable[[], None]) -> bool:
         """Return when it is our turn at ``bucket``; False where its kind of request has to go to a bucket of
         its own first."""
         while True:
             go_on()
+            if bucket == self._bucket and self._has_ahead(kind):
+                return True
             asked_at = self._monotonic()
             longest = max(0.0, self._max_wait - (asked_at - started))
-            permit = self._ask(bucket, kind, longest)
+            if bucket == self._bucket:
+                # One thread asks, for permits of the others too.
+                with self._asking:
+                    if self._has_ahead(kind):
+                        return True
+                    permit = self._ask_ahead(kind, longest)
+            else:
+                permit = self._ask(bucket, kind, longest)
             if permit.needs_own:
                 return False
             with self._lock:
@@ -162,18 +225,49 @@ class SharedLimiter:
             if permit.wait <= 0 or self._wait(bucket, permit, go_on):
                 return True
 
-    def _ask(self, bucket: str, kind: str | None, longest: float) -> Permit:
+    def _has_ahead(self, kind: str | None) -> bool:
+        """Use a permit that was taken ahead, if there is one for this kind of request."""
+        with self._lock:
+            if not self._ahead or kind in self._slowed_kinds or self._monotonic() >= self._ahead_until:
+                return False
+            self._ahead -= 1
+            return True
+
+    def _ask_ahead(self, kind: str | None, longest: float) -> Permit:
+        """As :meth:`_ask`, and take permits ahead: twice as many as before if all of those were used in time,
+        else as many as were."""
+        asked_at = self._monotonic()
+        with self._lock:
+            is_over = asked_at >= self._ahead_until
+            unused = self._ahead if is_over else 0
+            if is_over and self._ahead_given:
+                self._ahead_wanted = max(1, self._ahead_given - unused)
+            elif self._ahead_given and not self._ahead:
+                self._ahead_wanted = min(2 * self._ahead_given, _MAX_AHEAD)
+            wanted = 0 if self._ahead and not is_over else self._ahead_wanted
+            if wanted:
+                self._ahead = self._ahead_given = 0
+        permit = self._ask(self._bucket, kind, longest, wanted, unused)
+        if wanted and permit.ahead:
+            with self._lock:
+                self._ahead = self._ahead_given = permit.ahead
+                # By our clock from before the statement, so that it is over before the bucket's time is.
+                self._ahead_until = asked_at + HOLD_SECONDS
+                self._slowed_kinds = frozenset(permit.slowed_kinds)
+        return permit
+
+    def _ask(self, bucket: str, kind: str | None, longest: float, ahead: int = 0, unused: int = 0) -> Permit:
         try:
             with self._database.connection() as conn:
                 return store.acquire(
                     conn,
                     self._instance,
                     bucket,
-                    rate=self._limits.rate,
-                    burst=self._limits.burst,
-                    raised_per_minute=RAISED_PER_MINUTE,
+                    self._limits.of_statement(),
                     longest=longest,
                     kind=kind,
+                    ahead=ahead,
+                    unused=unused,
                 )
         except (psycopg.Error, ConfigurationError) as error:
             raise _no_database(error) from None
@@ -212,19 +306,17 @@ class SharedLimiter:
     def feedback(self, feedback: Feedback) -> None:
         """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`. Writes only where the answer
         changes something."""
-        signal = Signal(
-            feedback.status,
-            feedback.seconds,
-            feedback.retry_after,
-            feedback.remaining,
-            feedback.limit,
-            feedback.reset,
-        )
+        signal = _signal(feedback)
+        load: Load | None = None
+        if self._load is not None:
+            is_refused = signal.status is None or signal.is_refusal
+            load = self._load.answered(feedback.endpoint, feedback.seconds, is_refused)
         if signal.status is None:
             return
         if signal.is_refusal:
             with self._lock:
                 others = self._refusing - {self._bucket, feedback.endpoint}
+                self._ahead = 0
             own = signal.is_of_its_kind and len(others) < _KINDS_OF_ALL
             self._learn(feedback.endpoint if own else self._bucket, signal)
             return
@@ -234,14 +326,38 @@ class SharedLimiter:
             concerned.add(self._bucket)
         for bucket in concerned:
             self._learn(bucket, signal)
+        if load is not None:
+            self._tune(load)
+
+    def _tune(self, load: Load) -> None:
+        """Let the rate follow how the server bears the load."""
+        try:
+            with self._database.connection() as conn:
+                before, after = store.change(
+                    conn,
+                    self._instance,
+                    self._bucket,
+                    lambda old, now: policy.tuned(old, self._limits, load, now),
+                    rate=self._limits.rate,
+                    tokens=self._limits.burst,
+                )
+        except (psycopg.Error, ConfigurationError) as error:
+            _log.debug("the load of %s could not be noted: %s", self._instance, error)
+            return
+        if after.rate != before.rate:
+            _log.debug("%s: %g requests a second: %s", self._instance, after.rate, after.rate_reason)
 
     def _is_worth_a_note(self, signal: Signal) -> bool:
         if signal.remaining is None or signal.limit is None:
             return False
+        rate = policy.announced_rate(signal, self._limits.share)
         with self._lock:
             due = self._monotonic() - self._noted_at > _NOTE_SECONDS
+            if rate is not None:
+                noted = self._noted_rate
+                due |= noted is None or abs(rate - noted) > _OTHER_RATE * noted
             if due:
-                self._noted_at = self._monotonic()
+                self._noted_at, self._noted_rate = self._monotonic(), rate
         return due
 
     def _learn(self, bucket: str, signal: Signal) -> None:
@@ -288,6 +404,17 @@ class SharedLimiter:
 
     def _name(self, bucket: str) -> str:
         return self._instance if bucket in (ALL, SVN) else f"{self._instance} for {bucket}"
+
+
+def _signal(feedback: Feedback) -> Signal:
+    return Signal(
+        feedback.status,
+        feedback.seconds,
+        feedback.retry_after,
+        feedback.remaining,
+        feedback.limit,
+        feedback.reset,
+    )
 
 
 def _no_database(error: Exception) -> Transient:

@@ -87,17 +87,13 @@ class MergeRequestWork:
         self._only_planned = first.request.only_deferred
         # Requests count for the first attempt, but for those of reviews that are read beside it.
         first.meter = self._other_traffic
-        parallel = self._settings.gitlab.parallel
         refusals = {job_type: Refusals(self._others) for job_type in JobType}
         self._reader = MergeRequestReader(
             client,
             visit.project_id,
-            parallel=parallel,
             refusals=refusals[JobType.MERGE_REQUESTS],
         )
-        review_reader = ReviewReader(
-            client, visit.project_id, parallel=parallel, refusals=refusals[JobType.REVIEWS]
-        )
+        review_reader = ReviewReader(client, visit.project_id, refusals=refusals[JobType.REVIEWS])
         self._details = DetailReader(
             attempts, client, visit, self._reader, review_reader, refusals, self._counted
         )

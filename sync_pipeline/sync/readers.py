@@ -15,7 +15,7 @@ from sync_pipeline.core.errors import ConfigurationError
 from sync_pipeline.core.model import Repository
 from sync_pipeline.database.pool import Database
 from sync_pipeline.settings import GitLabServer, Settings
-from sync_pipeline.sources.gitlab.transport import Client, Instance, RateLimiter
+from sync_pipeline.sources.gitlab.transport import Client, Instance, RateLimiter, Unlimited
 from sync_pipeline.sources.svn import Client as SvnClient
 from sync_pipeline.sources.svn.reader import SvnReader
 from sync_pipeline.sync.limiter import TenantLimiter, gitlab_limiter, svn_limiter
@@ -73,7 +73,7 @@ class Readers:
 
     def connect(self, server: GitLabServer) -> Instance:
         """The connections to a server; made once per process."""
-        limiter = None
+        limiter: RateLimiter = Unlimited(self._settings.gitlab.parallel)
         if self._database is not None:
             limiter = gitlab_limiter(self._database, self._settings, instance_of(server.url))
         return Instance(server.url, server.token, ca_file=server.ca_file, limiter=limiter)

@@ -14,7 +14,7 @@ from sync_pipeline.core.model import Bucket
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.ledger import rate_limits
 from sync_pipeline.ledger.rate_limits import Permit
-from sync_pipeline.policy.rate_limits import RAISED_PER_MINUTE, RateLimits, paused, take
+from sync_pipeline.policy.rate_limits import RateLimits, paused, take, take_ahead
 
 
 def acquire(
@@ -24,16 +24,18 @@ def acquire(
     longest: float = 60.0,
     bucket: str = "all",
     kind: str | None = None,
+    ahead: int = 0,
+    unused: int = 0,
 ) -> Permit:
     return rate_limits.acquire(
         conn,
         "git.test",
         bucket,
-        rate=limits.rate,
-        burst=limits.burst,
-        raised_per_minute=RAISED_PER_MINUTE,
+        limits.of_statement(),
         longest=longest,
         kind=kind,
+        ahead=ahead,
+        unused=unused,
     )
 
 
@@ -49,28 +51,41 @@ def test_the_statement_takes_what_the_policy_says(database: Database) -> None:
     chance = random.Random(7)
     with database.connection() as conn:
         now = acquire(conn, RateLimits(10.0, 5)).given_at
-        for _ in range(60):
-            limits = RateLimits(chance.choice([0.5, 10.0, 40.0]), chance.choice([1, 20]))
+        for _ in range(200):
+            rate = chance.choice([0.5, 10.0, 40.0])
+            limits = RateLimits(rate, chance.choice([1, 20]), chance.choice([None, 100.0]), 0.5)
 
             def moment(least: float, most: float, now: datetime = now) -> datetime:
                 return now + timedelta(seconds=chance.uniform(least, most))
 
             before = Bucket(
                 tokens=chance.uniform(-30, 20),
-                rate=limits.rate * chance.choice([0.1, 0.5, 0.99, 1]),
+                rate=limits.rate * chance.choice([0.1, 0.5, 0.99, 1, 2]),
                 refilled_at=moment(-20, 20),
-                changed_at=chance.choice([None, moment(-2000, -1), moment(0, 50)]),
+                changed_at=chance.choice([None, None, moment(-2000, -1), moment(0, 50)]),
+                tuned_at=chance.choice([None, moment(-100, -1), moment(-9000, -3700)]),
+                announced_rate=chance.choice([None, 0.01, 30.0]),
+                announced_at=moment(-1200, 0),
+                refused_rate=chance.choice([None, 60.0]),
+                last_429_at=chance.choice([None, moment(-7200, 0)]),
+                bundled=chance.choice([0, 3]),
+                bundled_until=chance.choice([None, moment(-1, -0.5), moment(10, 20)]),
             )
             put(conn, before)
             counted = stored(conn)
             longest = chance.choice([0.0, 5.0, 60.0])
-            permit = acquire(conn, limits, longest=longest)
+            wanted = chance.choice([0, 4, 50])
+            permit = acquire(conn, limits, longest=longest, ahead=wanted)
             after, wait = take(before, limits, permit.given_at, longest)
+            ahead = 0
+            if wait == 0:
+                after, ahead = take_ahead(after, limits, permit.given_at, wanted)
             found = stored(conn)
             assert permit.wait == pytest.approx(wait, abs=1e-5)
+            assert permit.ahead == ahead
             assert asdict(found.bucket) == pytest.approx(asdict(after), abs=1e-5)
             taken = wait <= longest
-            assert found.consumed - counted.consumed == taken
+            assert found.consumed - counted.consumed == taken + ahead
             assert found.rejected - counted.rejected == (not taken)
 
 

@@ -12,11 +12,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sync_pipeline.core.model import Bucket
+from sync_pipeline.policy.load import Bearing
 from sync_pipeline.policy.rate_limits import (
+    ANNOUNCED_SECONDS,
+    HOLD_SECONDS,
+    KEPT_SECONDS,
     LONGEST_PAUSE,
+    STEP_SECONDS,
+    Load,
     RateLimits,
     Signal,
     after_answer,
+    announced_rate,
     at,
     is_paused,
     is_valid,
@@ -24,6 +31,8 @@ from sync_pipeline.policy.rate_limits import (
     restored,
     resumed,
     take,
+    take_ahead,
+    tuned,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -229,3 +238,143 @@ def test_a_rate_that_changes_gives_no_place_before_one_that_was_given() -> None:
         bucket, after = take(bucket, limits, START, 60.0)
         assert after == pytest.approx(wait + 1 / limits.rate)
         wait = after
+
+
+# The rate that is found ---------------------------------------------------------------------------------
+
+OPEN = RateLimits(rate=10.0, burst=20.0, max_rate=100.0, share=0.5)
+WAITING = Load(Bearing.FLAT, 1.0, is_limited=True)
+SLOW = Load(Bearing.SLOW, 2.7, is_limited=True)
+
+
+def driven(bucket: Bucket, limits: RateLimits, load: Load, start: float, seconds: float) -> Bucket:
+    """The bucket while the server bears the load like this, judged every two seconds."""
+    for step in range(int(seconds / STEP_SECONDS)):
+        bucket = tuned(bucket, limits, load, later(start + step * STEP_SECONDS))
+    return bucket
+
+
+def test_the_rate_rises_step_by_step_while_requests_wait_and_response_times_stay_as_usual() -> None:
+    bucket = driven(full(OPEN, START), OPEN, WAITING, 0, 10)
+    assert bucket.rate == pytest.approx(15.0)
+    assert bucket.rate_reason == "requests wait, and responses take as long as usual"
+    assert driven(bucket, OPEN, WAITING, 10, 1000).rate == OPEN.ceiling == 100.0
+    idle = Load(Bearing.FLAT, 1.0, is_limited=False)
+    assert driven(bucket, OPEN, idle, 10, 1000).rate == bucket.rate
+
+
+def test_many_processes_together_raise_the_rate_no_faster_than_one() -> None:
+    bucket = full(OPEN, START)
+    for _ in range(9):
+        bucket = tuned(bucket, OPEN, WAITING, later(1))
+    assert bucket.rate == 11.0
+
+
+def test_slow_responses_lower_the_rate_at_once_and_never_below_half_of_the_start() -> None:
+    found = driven(full(OPEN, START), OPEN, WAITING, 0, 60)
+    slower = tuned(found, OPEN, SLOW, later(60))
+    assert slower.rate == pytest.approx(0.8 * found.rate)
+    assert slower.rate_reason == "responses take 2.7 times as long as usual"
+    slowest = driven(slower, OPEN, SLOW, 62, 200)
+    assert slowest.rate == 5.0
+    assert driven(slowest, OPEN, WAITING, 262, 20).rate == pytest.approx(15.0)
+
+
+def test_a_number_that_a_person_set_is_the_ceiling() -> None:
+    bucket = driven(full(LIMITS, START), LIMITS, WAITING, 0, 100)
+    assert (bucket.rate, bucket.tuned_at) == (LIMITS.rate, None)
+    slower = driven(bucket, LIMITS, SLOW, 100, 4)
+    assert slower.rate < LIMITS.rate
+    assert driven(slower, LIMITS, WAITING, 104, 100).rate == LIMITS.rate
+
+
+def test_a_found_rate_counts_for_an_hour_after_it_was_last_confirmed() -> None:
+    found = driven(full(OPEN, START), OPEN, WAITING, 0, 60)
+    last = 58.0
+    assert at(found, OPEN, later(last + KEPT_SECONDS - 1)).rate == found.rate
+    assert at(found, OPEN, later(last + KEPT_SECONDS)).rate == OPEN.rate
+
+
+def test_a_refused_rate_is_halved_and_not_tried_again_for_an_hour() -> None:
+    found = driven(full(OPEN, START), OPEN, WAITING, 0, 60)
+    assert found.rate == 40.0
+    refused = after_answer(found, OPEN, Signal(429, 0.1, 1.0), later(60))
+    assert (refused.rate, refused.changed_at, refused.refused_rate) == (20.0, None, 40.0)
+    again = driven(refused, OPEN, WAITING, 62, 600)
+    assert again.rate == pytest.approx(0.8 * 40.0)
+    later_on = driven(again, OPEN, WAITING, 60 + KEPT_SECONDS - 4, 100)
+    assert later_on.rate > 40.0
+    # A rate that a refusal brought below the start only recovers with time.
+    low = after_answer(full(OPEN, START), OPEN, Signal(429, 0.1, 1.0), START)
+    assert tuned(low, OPEN, WAITING, later(1.5)).rate == pytest.approx(5.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "remaining", "reset", "share", "rate"),
+    [
+        # gitlab.com: 2,000 a minute.
+        (2000, 1990, 40.0, 0.5, 2000 / 60 * 0.5),
+        (2000, 1990, 40.0, 1.0, 2000 / 60),
+        # GitLab states 7,200 an hour as 120 a minute.
+        (120, 7000, 3000.0, 0.5, 1.0),
+        # A gateway with 5,000 an hour: what is left, without the half of others.
+        (5000, 4500, 2000.0, 0.5, 1.0),
+        (5000, 2000, 1000.0, 0.5, 0.0),
+        (None, 10, 60.0, 0.5, None),
+        (60, None, 60.0, 0.5, None),
+        (60, 10, None, 0.5, None),
+    ],
+)
+def test_what_an_announced_limit_allows(
+    limit: int | None, remaining: int | None, reset: float | None, share: float, rate: float | None
+) -> None:
+    signal = Signal(200, 0.1, None, remaining, limit, reset)
+    assert announced_rate(signal, share) == (None if rate is None else pytest.approx(rate))
+
+
+def test_a_server_that_announces_changes_and_hides_its_limit_is_followed() -> None:
+    def announce(bucket: Bucket, limit: int, seconds: float) -> Bucket:
+        return after_answer(bucket, OPEN, Signal(200, 0.1, None, limit, limit, 60.0), later(seconds))
+
+    bucket = announce(full(OPEN, START), 2000, 0)
+    assert bucket.rate == 10.0
+    bucket = driven(bucket, OPEN, WAITING, 0, 60)
+    assert bucket.rate == pytest.approx(2000 / 60 / 2)
+    lower = announce(bucket, 300, 60)
+    assert lower.rate == pytest.approx(2.5)
+    assert lower.rate_reason == "the server announces a limit of 300; 50% of it are used"
+    assert driven(lower, OPEN, WAITING, 60, 300).rate == pytest.approx(2.5)
+    # The setting is above it, so the rate is the announced one, and rises with it.
+    raised = announce(lower, 3000, 400)
+    assert driven(raised, OPEN, WAITING, 400, 60).rate == pytest.approx(25.0)
+    hidden = driven(raised, OPEN, WAITING, 401 + ANNOUNCED_SECONDS, 100)
+    assert hidden.rate > 25.0
+
+
+def test_what_a_person_resets_is_found_anew() -> None:
+    found = driven(full(OPEN, START), OPEN, WAITING, 0, 60)
+    refused = after_answer(found, OPEN, Signal(429, 0.1, 1.0, 0, 60, 60.0), later(60))
+    fresh = restored(refused, OPEN, later(61), "by a person")
+    assert (fresh.rate, fresh.refused_rate, fresh.announced_rate, fresh.tuned_at) == (10.0, None, None, None)
+
+
+# Permits that are taken ahead ---------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 0.3), st.integers(0, 2), st.integers(0, 30)), max_size=60),
+    st.sampled_from([RateLimits(20.0, 5), RateLimits(100.0, 20), RateLimits(500.0, 40), RateLimits(5.0, 20)]),
+)
+def test_permits_taken_ahead_by_several_processes_and_used_at_the_last_moment_keep_the_limit(
+    asks: list[tuple[float, int, int]], limits: RateLimits
+) -> None:
+    bucket, now, sent = full(limits, START), 0.0, list[float]()
+    for gap, _process, wanted in asks:
+        now += gap
+        bucket, wait = take(bucket, limits, later(now), 60.0)
+        sent.append(now + wait)
+        if wait == 0:
+            bucket, ahead = take_ahead(bucket, limits, later(now), wanted)
+            sent += [now + HOLD_SECONDS] * ahead
+            assert ahead == 0 or limits.rate >= 20
+    assert exceeds(sent, limits) is None

@@ -554,13 +554,21 @@ def test_a_blocked_user_a_wrong_clock_and_a_small_budget(site: Site) -> None:
         "rate": 5.0,
         "full_rate": 10.0,
         "paused": False,
+        "lowered": True,
         "paused_until": None,
         "reason": "status 429",
+        "rate_reason": None,
     }
     (server,) = site.settings.gitlab_servers()
     slowed = servers.GitLabChecks(server, None, [ours]).run()["gitlab_limits"]
     assert slowed.seen == "5 instead of 10 requests a second are sent: status 429"
     assert slowed.state is WARNING
+    faster: Any = {**ours, "rate": 17.0, "lowered": False, "rate_reason": "requests wait"}
+    quicker = servers.GitLabChecks(server, None, [faster]).run()["gitlab_limits"]
+    assert quicker.seen == (
+        "none is announced; 17 requests a second are sent, 10 at the start: requests wait"
+    )
+    assert quicker.state is OK
     site.user["state"] = "blocked"
     assert findings_of(site)["gitlab_token"].state is FAILED
 

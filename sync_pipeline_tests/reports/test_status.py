@@ -557,7 +557,7 @@ def test_a_limit_that_is_paused_or_lowered_is_named(database: Database, project:
         paint = builders.register(conn, "paint")
         conn.execute(_LIMITS)
     document = status(database, SETTINGS)
-    full = SETTINGS.rate_limit.rate
+    full = SETTINGS.rate_limit.start
     assert list(reports.status_limits(document)) == [
         "git.test: no request until 2100-01-01 00:00:00 UTC: paused by ann: upgrade",
         f"git.test for groups/projects: 2 requests a second instead of {full:g}",

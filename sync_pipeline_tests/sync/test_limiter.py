@@ -29,8 +29,9 @@ from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback
 from sync_pipeline.sync import limiter as module
 from sync_pipeline.sync.engine import Syncer
-from sync_pipeline.sync.limiter import SharedLimiter, TenantLimiter
+from sync_pipeline.sync.limiter import SharedLimiter, TenantLimiter, gitlab_limits
 from sync_pipeline.sync.readers import Readers
+from sync_pipeline.sync.server_load import ServerLoad
 from sync_pipeline_sandbox.gitlab.faults import CannedResponse, throttled_text
 from sync_pipeline_tests.builders import register_source
 from sync_pipeline_tests.svn_fixtures import SvnRepository
@@ -239,7 +240,7 @@ def test_syncing_takes_from_the_bucket_of_the_tenant_only_where_that_is_switched
     assert buckets(forge.database)["tenant:acme"].consumed == report.calls > 0
     document = limits.listing(forge.database, settings)["limits"]
     assert {one["endpoint_class"]: one["full_rate"] for one in document} == {
-        "all": settings.rate_limit.rate,
+        "all": settings.rate_limit.start,
         "tenant:acme": 5.0,
     }
 
@@ -377,3 +378,160 @@ def test_a_run_keeps_how_often_it_was_refused_and_how_long_it_waited(forge: Forg
     assert run["waited_seconds"] >= 6
     assert report.traffic.calls == run["calls"] == report.calls
     assert report.traffic.rate_limited == 2
+
+
+# Permits taken ahead ------------------------------------------------------------------------------------
+
+
+class Time:
+    """A clock of a process that moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Time goes by."""
+        self.seconds += seconds
+
+
+FAST = RateLimits(rate=100.0, burst=400)
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many permits each statement took ahead."""
+    found: list[int] = []
+    acquire = store.acquire
+
+    def counted(*arguments: Any, **named: Any) -> store.Permit:
+        permit = acquire(*arguments, **named)
+        found.append(permit.ahead)
+        return permit
+
+    monkeypatch.setattr(store, "acquire", counted)
+    return found
+
+
+def test_one_statement_serves_many_requests_at_a_high_rate_and_one_each_at_a_low_one(
+    database: Database, statements: list[int]
+) -> None:
+    clock = Time()
+    quick = limiter(database, FAST, monotonic=clock, sleep=clock.sleep)
+    for _ in range(100):
+        quick.acquire("projects", go_on)
+    assert statements == [1, 2, 4, 8, 16, 32, 64]
+    assert buckets(database)["all"].consumed == 134
+    # Those that were not used in time are given back, and as few are taken as were used.
+    clock.seconds = 1.0
+    quick.acquire("projects", go_on)
+    assert statements[-1] == 30
+    clock.seconds = 2.0
+    quick.acquire("projects", go_on)
+    assert statements[-1] == 1
+    assert buckets(database)["all"].consumed == 102 + 1
+    statements.clear()
+    slow = SharedLimiter(database, "slow.test", RateLimits(19.0, 200), max_wait=10.0)
+    for _ in range(5):
+        slow.acquire("projects", go_on)
+    assert statements == [0] * 5
+
+
+def test_permits_taken_ahead_are_void_after_a_refusal_and_for_kinds_with_a_limit_of_their_own(
+    database: Database, statements: list[int]
+) -> None:
+    clock = Time()
+    quick = limiter(database, FAST, monotonic=clock, sleep=clock.sleep, max_wait=60.0)
+    shared = limiter(database, FAST)
+    shared.feedback(Feedback("groups/projects", 429, 0.01, 30.0, remaining=1500, limit=2000, reset=9.0))
+    for _ in range(8):
+        quick.acquire("projects", go_on)
+    statements.clear()
+    with pytest.raises(Transient, match="groups/projects"):
+        limiter(database, FAST, max_wait=0.0).acquire("groups/projects", go_on)
+    assert quick.acquire("groups/projects", go_on) > 5
+    quick.feedback(Feedback("projects", 429, 0.01, 300.0, remaining=0, limit=2000))
+    with pytest.raises(Transient, match="it is paused until"):
+        quick.acquire("projects", go_on)
+
+
+def test_processes_that_take_permits_ahead_keep_the_rate_together(forge: Forge, askers: Askers) -> None:
+    rate, burst = 60.0, 20
+    assert askers.ask(forge, rate=rate, burst=burst, threads=8, requests=8) == [[], []]
+    times = arrived(forge)
+    assert len(times) == 128
+    # A permit may be used a moment later than it was given.
+    late = 0.25
+    for last, end in enumerate(times):
+        for first in range(last + 1):
+            assert last - first + 1 <= burst + rate * (end - times[first] + late)
+
+
+# The load of the server ---------------------------------------------------------------------------------
+
+
+def loaded(database: Database, clock: Time, limits: RateLimits, most: int = 16) -> SharedLimiter:
+    """A limiter that learns from response times, by a clock of its own."""
+    return limiter(database, limits, monotonic=clock, sleep=clock.sleep, load=ServerLoad(4, most, clock))
+
+
+def send(shared: SharedLimiter, clock: Time, seconds: float, count: int, status: int | None = 200) -> None:
+    """Send ``count`` requests, as many at once as the limiter allows, each of which takes so long."""
+    while count > 0:
+        together = min(shared.parallel(), count)
+        for _ in range(together):
+            shared.acquire("projects", go_on)
+        clock.seconds += seconds
+        for _ in range(together):
+            shared.feedback(Feedback("projects", status, seconds))
+        count -= together
+
+
+def test_requests_in_flight_follow_a_server_that_becomes_slow_refuses_and_recovers(
+    database: Database,
+) -> None:
+    clock = Time()
+    shared = loaded(database, clock, RateLimits(1e5, 100_000))
+    assert shared.parallel() == 4
+    send(shared, clock, 0.1, 400)
+    assert shared.parallel() == 16
+    send(shared, clock, 0.4, 64)
+    assert shared.parallel() <= 9
+    send(shared, clock, 0.1, 400)
+    assert shared.parallel() == 16
+    send(shared, clock, 5.0, 16, status=None)
+    assert shared.parallel() == 8
+    clock.seconds += 1
+    send(shared, clock, 5.0, 1, status=429)
+    assert shared.parallel() == 4
+
+
+def test_a_server_that_gets_slower_is_sent_less_by_all_processes(database: Database) -> None:
+    clock = Time()
+    limits = RateLimits(50.0, 10_000, 100.0)
+    shared = loaded(database, clock, limits)
+    send(shared, clock, 0.1, 400)
+    assert buckets(database)["all"].bucket.rate == 50.0
+    send(shared, clock, 0.5, 100)
+    slower = buckets(database)["all"].bucket
+    assert slower.rate < 50.0
+    assert "times as long as usual" in str(slower.rate_reason)
+    other = limiter(database, limits)
+    other.acquire("projects", go_on)
+    assert buckets(database)["all"].bucket.rate == slower.rate
+
+
+def test_the_rate_rises_above_the_start_only_where_the_settings_name_none() -> None:
+    free = gitlab_limits(Settings(gitlab_postgres_rate_limit_rate=None))
+    assert (free.rate, free.ceiling, free.share) == (10.0, 100.0, 0.5)
+    named = gitlab_limits(Settings(gitlab_postgres_rate_limit_rate=7.0))
+    assert named.ceiling == named.rate == 7.0
+
+
+def test_an_announced_limit_is_noted_at_once_when_it_changes(database: Database) -> None:
+    shared = limiter(database, RateLimits(10.0, 20, 100.0, 0.5))
+    for limit, rate in ((2000, 10.0), (300, 2.5), (299, 2.5), (600, 5.0)):
+        shared.feedback(Feedback("projects", 200, 0.01, None, limit, limit, 60.0))
+        assert buckets(database)["all"].bucket.rate == pytest.approx(rate)

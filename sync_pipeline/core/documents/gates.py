@@ -115,12 +115,18 @@ class Limit(TypedDict):
     paused_until: Time | None
     pause_remaining_seconds: float | None
     lowered: bool
-    """The rate is lower than that of the settings for a while."""
+    """The rate is lower than that of the start for a while."""
     reason: str | None
     rate: float
     """Requests a second, as the latest request applied it."""
     full_rate: float
-    """Requests a second by the settings of this shell."""
+    """Requests a second at the start, by the settings of this shell."""
+    max_rate: float
+    """Most requests a second: by the settings of this shell, the announced limit and the latest refusal."""
+    announced_rate: float | None
+    """Requests a second that we take of the limit that the server announces."""
+    rate_reason: str | None
+    """Why the rate last changed."""
     burst: float
     available: Count
     """Requests that may be sent at once."""

@@ -60,7 +60,7 @@ out much earlier. This limit is for steps without their own, on a busy machine.
 
 @dataclass(frozen=True, slots=True)
 class _Ledger:
-    """The rows of the database that several checks need. ``hindered`` are the shared rate limits that are
+    """The rows of the database that several checks need. ``unusual`` are the shared rate limits that are
     paused or lowered."""
 
     repositories: list[Repository]
@@ -69,7 +69,7 @@ class _Ledger:
     pools: list[Pool]
     results: list[HealthResult]
     unserved: list[Unserved]
-    hindered: list[Limit]
+    unusual: list[Limit]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _read_ledger(settings: Settings, url: str) -> _Ledger:
             pools=pools.alive(conn),
             results=health.read(conn, timedelta(seconds=settings.scheduler.stale_after_seconds), tokens),
             unserved=pools.unserved(conn),
-            hindered=limits.hindered(conn, settings),
+            unusual=limits.unusual(conn, settings),
         )
 
 
@@ -169,11 +169,11 @@ def _local(
 def _gitlab(settings: Settings, known: _Known) -> Iterator[Task]:
     configured = {instance_of(server.url): server for server in settings.gitlab_servers()}
     for instance, server in configured.items():
-        stop, hindered = None, []
+        stop, unusual = None, []
         if known.ledger is not None:
             stop = known.ledger.stops.get(instance)
-            hindered = [one for one in known.ledger.hindered if one["instance"] == instance]
-        yield Task(GITLAB_CHECKS, servers.GitLabChecks(server, stop, hindered).run, instance)
+            unusual = [one for one in known.ledger.unusual if one["instance"] == instance]
+        yield Task(GITLAB_CHECKS, servers.GitLabChecks(server, stop, unusual).run, instance)
     used = Counter(repository.instance for repository in known.active(Kind.GITLAB))
     for instance, count in used.items():
         if instance in configured:

@@ -39,7 +39,7 @@ from sync_pipeline.reports.doctor.findings import (
 from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.certificates import remedy
 from sync_pipeline.sources.gitlab.project import TokenInfo, get_token
-from sync_pipeline.sources.gitlab.transport import Client, Feedback, Instance, Response
+from sync_pipeline.sources.gitlab.transport import Client, Feedback, Instance, Response, Unlimited
 from sync_pipeline.sources.proxies import proxy_for
 from sync_pipeline.sync.readers import svn_reader
 
@@ -53,16 +53,13 @@ _NEEDED_SCOPES = frozenset({"read_api", "api"})
 # GitLab -------------------------------------------------------------------------------------------------
 
 
-class _Limits:
+class _Limits(Unlimited):
     """Remembers what the answers say about the budget of requests; never waits."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: Feedback | None = None
         self.refused: Feedback | None = None
-
-    def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
-        """May be sent."""
-        return 0.0
 
     def feedback(self, feedback: Feedback) -> None:
         """Learn from a response."""
@@ -74,18 +71,18 @@ class _Limits:
 
 class GitLabChecks:
     """The checks of a GitLab with the token in force. ``stop`` is the stored refusal of that token,
-    ``hindered`` are its shared rate limits that are paused or lowered; ``now`` is our clock."""
+    ``unusual`` are its shared rate limits that are paused or lowered; ``now`` is our clock."""
 
     def __init__(
         self,
         server: GitLabServer,
         stop: Stop | None,
-        hindered: Sequence[Limit] = (),
+        unusual: Sequence[Limit] = (),
         now: Callable[[], datetime] = clock.now,
     ) -> None:
         self._server = server
         self._stop = stop
-        self._hindered = hindered
+        self._unusual = unusual
         self._now = now
         self._found: dict[str, Finding] = {}
         self._limits = _Limits()
@@ -188,7 +185,7 @@ class GitLabChecks:
 
     def _check_limits(self) -> Finding:
         seen = self._limits.seen
-        ask = "ask the administrator for a higher limit, or read with fewer at a time (SCM_GITLAB_PARALLEL)"
+        ask = "ask the administrator for a higher limit, or lower SCM_GITLAB_MAX_PARALLEL"
         if self._found["gitlab"].state is State.FAILED:
             return skipped("it cannot be asked")
         if self._limits.refused is not None:
@@ -200,11 +197,18 @@ class GitLabChecks:
             announced = f"{seen.remaining} of {seen.limit} requests left"
             if seen.remaining * 10 < seen.limit:
                 return warning(announced, ask)
-        for one in self._hindered:
+        for one in self._unusual:
+            if not one["paused"] and not one["lowered"]:
+                announced += (
+                    f"; {one['rate']:g} requests a second are sent, {one['full_rate']:g} at the start"
+                )
+                announced += f": {one['rate_reason']}"
+                continue
             slowed = f"{one['rate']:g} instead of {one['full_rate']:g} requests a second are sent"
             if one["paused"]:
                 slowed = f"nothing is sent until {one['paused_until']}"
-            why = f": {one['reason']}" if one["reason"] else ""
+            reason = one["reason"] if one["paused"] else one["rate_reason"] or one["reason"]
+            why = f": {reason}" if reason else ""
             return warning(f"{slowed}{why}", "wait, or see scm-sync admin limits list")
         return ok(announced)
 

@@ -79,18 +79,17 @@ class _Found:
 
 
 class BatchReader:
-    """Reads merge requests of one project in batches, with ``parallel`` requests at once. One instance serves
+    """Reads merge requests of one project in batches. One instance serves
     one job.
 
     ``stepped_down`` is why GraphQL is no longer used in this job, in one line; None: it is used.
     """
 
-    def __init__(self, client: Client, project_id: int, full_path: str, *, parallel: int) -> None:
+    def __init__(self, client: Client, project_id: int, full_path: str) -> None:
         self.stepped_down: str | None = None
         self._client = client
         self._project_id = project_id
         self._full_path = full_path
-        self._parallel = parallel
         self._lock = threading.Lock()
         self._size = MAX_SIZE
         self._failures = 0
@@ -104,8 +103,8 @@ class BatchReader:
         the transport does.
         """
         batches = list(_parts(merge_requests, self._size))
-        found = [one for part in parallel_map(self._batch, batches, self._parallel) for one in part]
-        whole = parallel_map(self._completed, found, self._parallel)
+        found = [one for part in parallel_map(self._batch, batches, self._client.parallel) for one in part]
+        whole = parallel_map(self._completed, found, self._client.parallel)
         return {one.row.iid: _review(one) for one in whole if one is not None}
 
     def _batch(self, rows: Sequence[MergeRequestRow]) -> list[_Found]:

@@ -5,9 +5,10 @@ running several requests at once. Does not belong here: what the details are."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from sync_pipeline.core.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.core.model import DeferredFetch, Refusal
@@ -255,16 +256,67 @@ class DeferredFetches:
         return tuple(sorted(self._deferred, key=lambda one: (one.natural_key, one.detail)))
 
 
-def parallel_map(work: Callable[[T], R], items: Sequence[T], parallel: int) -> list[R]:
-    """``work`` of each of ``items``, at most ``parallel`` at once, in their order. The first error is raised
-    after the running ones have ended; the rest does not start.
+def parallel_map(work: Callable[[T], R], items: Sequence[T], limit: Callable[[], int]) -> list[R]:
+    """``work`` of each of ``items``, at most ``limit()`` at once, in their order. The limit is asked again
+    before each item, because it follows the load of the server. The first error, in the order of the items,
+    is raised after the running ones have ended; the rest does not start.
     """
-    if parallel <= 1 or len(items) <= 1:
+    if limit() <= 1 or len(items) <= 1:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(min(parallel, len(items)), thread_name_prefix="gitlab") as pool:
-        futures = [pool.submit(work, item) for item in items]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    return _Workers(work, items, limit).run()
+
+
+class _Workers(Generic[T, R]):
+    """Threads that share the items of one :func:`parallel_map`."""
+
+    def __init__(self, work: Callable[[T], R], items: Sequence[T], limit: Callable[[], int]) -> None:
+        self._work = work
+        self._items = items
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._next = self._running = 0
+        self._is_over = False
+        self._results: dict[int, R] = {}
+        self._errors: dict[int, BaseException] = {}
+
+    def run(self) -> list[R]:
+        """See :func:`parallel_map`."""
+        with ThreadPoolExecutor(len(self._items), thread_name_prefix="gitlab") as pool:
+            try:
+                self._add_workers(pool)
+                self._ended.wait()
+            finally:
+                # After an interruption the rest does not start.
+                self._is_over = True
+        if self._errors:
+            raise self._errors[min(self._errors)]
+        return [self._results[index] for index in range(len(self._items))]
+
+    def _add_workers(self, pool: ThreadPoolExecutor) -> None:
+        with self._lock:
+            limit = 0 if self._is_over else min(self._limit(), self._running + len(self._items) - self._next)
+            for _ in range(limit - self._running):
+                self._running += 1
+                pool.submit(self._run_items, pool)
+
+    def _run_items(self, pool: ThreadPoolExecutor) -> None:
+        while (index := self._take()) is not None:
+            try:
+                self._results[index] = self._work(self._items[index])
+            except BaseException as error:
+                self._errors[index] = error
+                self._is_over = True
+            else:
+                self._add_workers(pool)
+
+    def _take(self) -> int | None:
+        """The next item, or None where this worker has to end."""
+        with self._lock:
+            if self._is_over or self._next == len(self._items) or self._running > self._limit():
+                self._running -= 1
+                if not self._running:
+                    self._ended.set()
+                return None
+            self._next += 1
+            return self._next - 1

@@ -13,10 +13,11 @@ import io
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import requests
 from requests.adapters import HTTPAdapter
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
@@ -56,6 +57,16 @@ class CancellableAdapter(HTTPAdapter):
         manager = super().proxy_manager_for(*args, **kwargs)
         manager.pool_classes_by_scheme = _POOLS
         return manager
+
+    def pool(
+        self, request: requests.PreparedRequest, verify: str | bool, proxies: Mapping[str, str]
+    ) -> HTTPConnectionPool:
+        """The connections to the server of ``request``; ``verify`` is a file of authorities, or True for the
+        usual ones. Raises as requests does for an unusable proxy, and OSError where there is no such file.
+        """
+        pool: HTTPConnectionPool = self.get_connection_with_tls_context(request, verify, dict(proxies))  # type: ignore[assignment]
+        self.cert_verify(pool, request.url, verify, None)  # type: ignore[no-untyped-call]
+        return pool
 
 
 class _Reading(io.RawIOBase):

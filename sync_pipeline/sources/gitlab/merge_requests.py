@@ -50,9 +50,8 @@ KnownCommits = Callable[[Sequence[MergeRequestRow]], Mapping[int, tuple[CommitRo
 
 
 class MergeRequestReader:
-    """Reads the merge requests of one project. One instance serves one job, with ``parallel`` requests at
-    once. Without ``children`` versions and commits are never requested. Details in ``refusals`` are not
-    requested.
+    """Reads the merge requests of one project. One instance serves one job. Without ``children``
+    versions and commits are never requested. Details in ``refusals`` are not requested.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class MergeRequestReader:
         client: Client,
         project_id: int,
         *,
-        parallel: int = 4,
         children: bool = True,
         refusals: Refusals | None = None,
     ) -> None:
@@ -68,7 +66,6 @@ class MergeRequestReader:
         self._refusals = refusals
         self._project_id = project_id
         self._path = project_path(project_id, "merge_requests")
-        self._parallel = parallel
         self._children = children
 
     def read(self, window: TimeWindow, known: Known = lambda _: {}) -> Iterator[MergeRequestPage]:
@@ -172,7 +169,7 @@ class MergeRequestReader:
     def _with_children(
         self, rows: Sequence[MergeRequestRow], fetches: DeferredFetches, known_commits: KnownCommits
     ) -> dict[int, MergeRequestRow]:
-        found = parallel_map(lambda row: self._with_versions(row, fetches), rows, self._parallel)
+        found = parallel_map(lambda row: self._with_versions(row, fetches), rows, self._client.parallel)
         known = known_commits(found) if found else {}
 
         def with_commits(row: MergeRequestRow) -> MergeRequestRow:
@@ -181,7 +178,7 @@ class MergeRequestReader:
                 commits = fetches.attempt(str(row.iid), "commits", lambda: self._commits(row.iid))
             return replace(row, commits=commits)
 
-        return {row.iid: row for row in parallel_map(with_commits, found, self._parallel)}
+        return {row.iid: row for row in parallel_map(with_commits, found, self._client.parallel)}
 
     def _with_versions(self, row: MergeRequestRow, fetches: DeferredFetches) -> MergeRequestRow:
         key = str(row.iid)

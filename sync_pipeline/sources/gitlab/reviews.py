@@ -127,17 +127,14 @@ class _Gathered:
 
 
 class ReviewReader:
-    """Reads the reviews of one project. One instance serves one job, with ``parallel`` requests at once.
-    Details in ``refusals`` are not requested.
+    """Reads the reviews of one project. One instance serves one job. Details in ``refusals`` are not
+    requested.
     """
 
-    def __init__(
-        self, client: Client, project_id: int, *, parallel: int = 4, refusals: Refusals | None = None
-    ) -> None:
+    def __init__(self, client: Client, project_id: int, *, refusals: Refusals | None = None) -> None:
         self._client = client
         self._refusals = refusals
         self._project_id = project_id
-        self._parallel = parallel
 
     def read(
         self,
@@ -158,7 +155,7 @@ class ReviewReader:
             details = _DETAILS if wanted is None else wanted.get(row.iid, ())
             return self._read(row, fetches, details, needs_approvals)
 
-        found = parallel_map(read_one, merge_requests, self._parallel)
+        found = parallel_map(read_one, merge_requests, self._client.parallel)
         fetches.settle(self.ask)
         deferred: dict[str, list[DeferredFetch]] = {}
         for one in fetches.found:

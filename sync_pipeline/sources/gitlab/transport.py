@@ -1,35 +1,38 @@
-"""All requests to a GitLab: safe HTTP for python-gitlab.
+"""All requests to a GitLab: safe HTTP.
 
 Belongs here: allowed addresses, headers, complete responses, retries, and counters. Does not belong here: the
 meaning of a response (:mod:`sync_pipeline.sources.gitlab.responses`), paging
 (:mod:`sync_pipeline.sources.gitlab.paging`), and settings.
 
 An :class:`Instance` is one server with one credential, shared by the whole process; its connections are
-pooled. A :class:`Client` serves one job and counts its requests. Each of its threads has its own session and
-its own ``Gitlab`` of python-gitlab.
+pooled. A :class:`Client` serves one job and counts its requests. It uses urllib3 directly, because a session
+of the library requests took half of the processor time. The requests of python-gitlab, for a user's own
+assets, go through a client too (:mod:`sync_pipeline.sources.gitlab.session`).
 """
 
 from __future__ import annotations
 
 import http.client
+import json
 import logging
+import os
 import random
 import re
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from http.cookiejar import DefaultCookiePolicy
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import SplitResult, parse_qs, quote, urljoin, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, urlencode, urljoin, urlsplit, urlunsplit
 
 import requests
 import tenacity
 import urllib3
+from urllib3.connectionpool import HTTPConnectionPool
 
 from sync_pipeline.core import clock
 from sync_pipeline.core.catalog import without_credentials
@@ -69,6 +72,13 @@ _LONG_TRY = 5.0
 _FEW_ROWS = 10
 # Errors that a retry within seconds cannot fix.
 _NOT_AGAIN = frozenset({"blocked", "redirect", "throttled", "database_down"})
+_HEADERS = {
+    "User-Agent": "sync_pipeline",
+    "Accept": "application/json",
+    "Accept-Encoding": bodies.ENCODINGS,
+}
+# Retries are ours, so that each one is counted and takes from the rate limit.
+_NO_RETRIES = urllib3.Retry(total=False)
 # Errors after which the same query is sent again. After others its caller asks for less.
 _QUERY_AGAIN = frozenset({"connection", "rate_limit"})
 
@@ -99,12 +109,19 @@ class RateLimiter(Protocol):
         ...
 
     def feedback(self, feedback: Feedback) -> None:
-        """Learn from a response."""
+        """Learn from a response, or from the lack of one. Called once after each :meth:`acquire`."""
+        ...
+
+    def parallel(self) -> int:
+        """How many requests one job may have in flight now."""
         ...
 
 
 class Unlimited:
-    """A limiter that never waits."""
+    """A limiter that never waits, with a fixed number of requests in flight."""
+
+    def __init__(self, parallel: int = 1) -> None:
+        self._parallel = parallel
 
     def acquire(self, endpoint: str, go_on: Callable[[], None]) -> float:
         """May be sent."""
@@ -112,6 +129,10 @@ class Unlimited:
 
     def feedback(self, feedback: Feedback) -> None:
         """Nothing to learn."""
+
+    def parallel(self) -> int:
+        """Always the same."""
+        return self._parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +146,31 @@ class Response:
     next_query: Mapping[str, Sequence[str]] | None
     date: datetime | None
     total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request as it is sent, but for the token. ``url`` is below the API of the instance."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=lambda: _HEADERS)
+    body: Any = None
+
+    def __str__(self) -> str:
+        """The request for a message: without its query."""
+        return f"{self.method} {responses.redact(self.url.partition('?')[0])}"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A complete response with status 2xx. ``data`` is its JSON, and None for a file or an empty body."""
+
+    status: int
+    reason: str | None
+    headers: Mapping[str, str]
+    body: bytes
+    data: Any = None
 
 
 def project_path(project_id: int, *segments: str | int) -> str:
@@ -181,7 +227,7 @@ class Instance:
         self.now = now
         self.chance = chance
         self.unknown_fields: frozenset[str] = frozenset()
-        self.adapter = CancellableAdapter(pool_connections=4, pool_maxsize=32, max_retries=0)
+        self._adapter = CancellableAdapter(pool_connections=1, pool_maxsize=64)
         self._refused: tuple[str, float, str] | None = None
 
     def __repr__(self) -> str:
@@ -197,7 +243,33 @@ class Instance:
 
     def close(self) -> None:
         """Close the pooled connections."""
-        self.adapter.close()
+        self.__dict__.pop("pool", None)
+        self._adapter.close()
+
+    @cached_property
+    def proxy(self) -> str | None:
+        """The proxy of the server, by the environment at the first request."""
+        return proxy_for(self.url)
+
+    @cached_property
+    def pool(self) -> HTTPConnectionPool:
+        """The connections to the server, and to nowhere else. Raises as requests does for an unusable proxy,
+        and OSError for an unusable file of authorities.
+        """
+        first = requests.Request("GET", self.url).prepare()
+        verify = (
+            self.ca_file or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
+        )
+        proxies = {} if self.proxy is None else {"all": self.proxy}
+        return self._adapter.pool(first, verify, proxies)
+
+    def target(self, url: str) -> str:
+        """The target of a request line for ``url``: path and query. A proxy also gets scheme and host."""
+        parts = urlsplit(url)
+        is_forwarded = self.proxy is not None and not self.proxy.lower().startswith("socks")
+        whole = is_forwarded and self._parts.scheme == "http"
+        origin = (self._parts.scheme, self._parts.netloc) if whole else ("", "")
+        return urlunsplit((*origin, parts.path, parts.query, ""))
 
     def token(self) -> str:
         """The token in force. Raises ConfigurationError if it cannot be a token, AccessDenied if the server
@@ -254,7 +326,9 @@ class Client:
         self.instance = instance
         hurry = float("inf") if patience is None else patience
         self.attempts = instance.attempts if patience is None else 1
-        self.timeout = min(instance.connect_timeout, hurry), min(instance.read_timeout, hurry)
+        self.timeout = urllib3.Timeout(
+            connect=min(instance.connect_timeout, hurry), read=min(instance.read_timeout, hurry)
+        )
         self.total_timeout = min(instance.total_timeout, hurry)
         self.per_page = 100
         self.limiter = instance.limiter
@@ -264,6 +338,10 @@ class Client:
         self._cancelled = cancelled
         self._local = threading.local()
         self._lock = threading.Lock()
+
+    def parallel(self) -> int:
+        """How many requests this job may have in flight now."""
+        return self.limiter.parallel()
 
     @property
     def calls(self) -> int:
@@ -275,18 +353,10 @@ class Client:
         """python-gitlab for this thread. Its requests are as safe as ours and raise our exceptions."""
         api: gitlab.Gitlab | None = getattr(self._local, "api", None)
         if api is None:
-            import gitlab  # takes a while, and not every process talks to a GitLab
+            # Its import takes a while, and few processes use it.
+            from sync_pipeline.sources.gitlab.session import python_gitlab
 
-            self._local.session = _Session(self)
-            api = gitlab.Gitlab(
-                self.instance.url,
-                ssl_verify=self.instance.ca_file or True,
-                session=self._local.session,
-                keep_base_url=True,
-                retry_transient_errors=False,
-                user_agent="sync_pipeline",
-            )
-            self._local.api = api
+            api = self._local.api = python_gitlab(self)
         return api
 
     def get(self, path: str, params: Params | None = None) -> Response:
@@ -303,19 +373,22 @@ class Client:
         count = _rows_of(query)
         if count > self.max_rows:
             raise AnswerStalled(f"GET {path}: answers with more than {self.max_rows} rows stalled before")
+        url = path if path.startswith(("https://", "http://")) else f"{self.instance.url}/api/v4{path}"
+        if query:
+            url = f"{url}?{urlencode(query, doseq=True)}"
         try:
-            response = self.api.http_request("get", path, query_data=query, obey_rate_limit=False)
+            answer = self.send(Request("GET", url))
         except AnswerStalled:
             self.max_rows = min(self.max_rows, _FEW_ROWS if count > _FEW_ROWS else 1)
             raise
-        data = response.json()
-        following = _next_query(response.headers)
+        following = _next_query(answer.headers)
         if following is None:
-            following = _assumed_query(response.headers, data, query)
-        total = response.headers.get("X-Total", "").strip()
-        date = responses.http_date(response.headers.get("Date"))
+            following = _assumed_query(answer.headers, answer.data, query)
+        total = answer.headers.get("X-Total", "").strip()
+        date = responses.http_date(answer.headers.get("Date"))
         # No list has more rows than fit into 18 digits.
-        return Response(data, following, date, int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None)
+        rows = int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None
+        return Response(answer.data, following, date, rows)
 
     def query(self, text: str, variables: Mapping[str, Any]) -> Response:
         """The response to one GraphQL query, which only reads; ``data`` is as received, errors included.
@@ -324,9 +397,12 @@ class Client:
         again only after a refused connection or too many requests. The caller repeats one that is too slow in
         smaller parts.
         """
-        url = f"{self.instance.url}/api/graphql"
-        response = self.api.session.post(url, json={"query": text, "variables": dict(variables)})
-        return Response(response.json(), None, responses.http_date(response.headers.get("Date")))
+        headers = {**_HEADERS, "Content-Type": "application/json"}
+        body = json.dumps({"query": text, "variables": dict(variables)}).encode()
+        headers["Content-Length"] = str(len(body))
+        request = Request("POST", f"{self.instance.url}/api/graphql", headers, body)
+        answer = self.send(request, self._is_worth_the_same_query)
+        return Response(answer.data, None, responses.http_date(answer.headers.get("Date")))
 
     def check_cancelled(self) -> None:
         """Raises Cancelled after a request to stop."""
@@ -345,6 +421,230 @@ class Client:
             self.check_cancelled()
             self.instance.sleep(min(seconds, 1.0))
             seconds -= 1.0
+
+    def send(self, request: Request, again: Callable[[BaseException], bool] | None = None) -> Received:
+        """Send ``request`` with its redirects and retries, and return a response with status 2xx. ``again``
+        says which errors are worth another try; unless given, those that may be over within seconds.
+
+        Raises as :meth:`get` does.
+        """
+        monotonic = self.instance.monotonic
+        started = monotonic()
+        failures = 0
+        # A change whose answer got lost may have happened.
+        is_change = not self.only_reads_json and request.method not in ("GET", "HEAD")
+        attempts = 1 if is_change else self.attempts
+
+        def is_over(state: tenacity.RetryCallState) -> bool:
+            nonlocal failures
+            error = state.outcome.exception() if state.outcome else None
+            if self.attempts > 1 and _has_retry_after(error):
+                # A short Retry-After each time is no failure.
+                return state.idle_for >= _MAX_REFUSED_SECONDS
+            failures += 1
+            return failures >= attempts
+
+        def log_retry(state: tenacity.RetryCallState) -> None:
+            nonlocal started
+            error = state.outcome.exception() if state.outcome else None
+            # Long tries are warnings, for a person who waits; quick ones are not.
+            level = logging.WARNING if monotonic() - started >= _LONG_TRY else logging.INFO
+            _log.log(
+                level,
+                "%s; try %d after %.0f s, the next one in %.0f s",
+                error,
+                state.attempt_number,
+                monotonic() - started,
+                state.upcoming_sleep,
+            )
+            started = monotonic() + state.upcoming_sleep
+
+        retrying = tenacity.Retrying(
+            stop=is_over,
+            wait=self._wait,
+            retry=tenacity.retry_if_exception(again or self.is_worth_a_retry),
+            sleep=self.pause,
+            before_sleep=log_retry,
+            reraise=True,
+        )
+        return retrying(self._follow, request)
+
+    def is_worth_a_retry(self, error: BaseException) -> bool:
+        """True if ``error`` may be over within seconds."""
+        if not isinstance(error, Transient) or error.code in _NOT_AGAIN:
+            return False
+        return (error.retry_after or 0.0) <= self.instance.longest_wait
+
+    def _is_worth_the_same_query(self, error: BaseException) -> bool:
+        is_cut = isinstance(error, AnswerCut)
+        return self.is_worth_a_retry(error) and not is_cut and getattr(error, "code", None) in _QUERY_AGAIN
+
+    def _wait(self, state: tenacity.RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = getattr(error, "retry_after", None)
+        return seconds_to_wait(
+            state.attempt_number, asked, self.instance.longest_wait, self.instance.chance()
+        )
+
+    def _follow(self, request: Request) -> Received:
+        """One attempt: the request and the redirects within the instance."""
+        renewed = False
+        hops = 0
+        while True:
+            path = self.instance.api_path(request.url)
+            if path is None:
+                raise Permanent(
+                    f"{request} is not below {self.instance.url}/api; no request goes there",
+                    code="foreign_host",
+                )
+            token = self.instance.token()
+            response, body = self._once(request, responses.endpoint_class(path), token)
+            status = response.status
+            if status in _REDIRECTS:
+                hops += 1
+                request = self._redirected(request, response, hops)
+                continue
+            if status >= 300:
+                error = responses.error_from(
+                    status,
+                    response.headers,
+                    body,
+                    str(request),
+                    self.instance.now(),
+                    token,
+                    proxy=self._shown_proxy(),
+                )
+                if status == 401 and responses.error_message(body):
+                    self.instance.refuse(token, str(error))
+                    if not renewed and self._is_renewed(token):
+                        renewed = True
+                        continue
+                raise error
+            return self._checked(request, response, body)
+
+    def _is_renewed(self, refused: str) -> bool:
+        """Whether the current token differs from the rejected one."""
+        try:
+            return self.instance.token() != refused
+        except SyncError:
+            return False
+
+    def _redirected(self, request: Request, response: urllib3.BaseHTTPResponse, hops: int) -> Request:
+        """The request that follows a redirect; raises if it leads away from the instance's API."""
+        target = _joined(request.url, response.headers.get("Location", ""))
+        shown = responses.redact(target.partition("?")[0]) or "no URL"
+        same_method = request.method == "GET" or response.status in (307, 308)
+        if hops <= _MAX_HOPS and same_method and self.instance.api_path(target) is not None:
+            return replace(request, url=target)
+        message = (
+            f"{request}: redirected to {shown}, where the token is not sent; if GitLab is there now, "
+            "set SCM_GITLAB_URL, or the url of its [[gitlab]] table, to that server"
+        )
+        if response.status in (301, 308):
+            raise Permanent(message, code="redirect")
+        raise Transient(message, code="redirect")
+
+    def _once(self, request: Request, endpoint: str, token: str) -> tuple[urllib3.BaseHTTPResponse, bytes]:
+        """Send once and read the whole body. Network errors are raised as ours, without the headers that
+        hold the token.
+        """
+        instance = self.instance
+        self.check_cancelled()
+        waited = self.limiter.acquire(endpoint, self.check_cancelled)
+        self.count(Traffic(calls=1, waited=waited))
+        started = instance.monotonic()
+        failure: SyncError | None = None
+        response: urllib3.BaseHTTPResponse | None = None
+        body = b""
+
+        def go_on() -> None:
+            self.check_cancelled()
+            if instance.monotonic() - started > self.total_timeout:
+                raise TimeoutError
+
+        try:
+            with cancellable(go_on):
+                response = instance.pool.urlopen(
+                    request.method,
+                    instance.target(request.url),
+                    body=request.body,
+                    headers={**request.headers, "PRIVATE-TOKEN": token} if token else dict(request.headers),
+                    chunked=request.body is not None and "Content-Length" not in request.headers,
+                    timeout=self.timeout,
+                    retries=_NO_RETRIES,
+                    redirect=False,
+                    assert_same_host=False,
+                    preload_content=False,
+                    decode_content=False,
+                )
+                body = self._body(request, response)
+        except SyncError as error:
+            failure = error
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            failure = _network_error(error, str(request), self._shown_proxy())
+        seconds = instance.monotonic() - started
+        if failure is not None:
+            if response is not None:
+                response.close()
+            self.count(Traffic(timeouts=int(failure.code == "timeout")))
+            if response is not None and failure.code == "timeout":
+                failure = AnswerStalled(f"{failure}; the answer began and then stopped")
+            elif response is not None and failure.code == "connection":
+                failure = AnswerCut(str(failure))
+            self.limiter.feedback(Feedback(endpoint, None, seconds))
+            raise failure
+        assert response is not None
+        self._learn(endpoint, response, seconds)
+        return response, body
+
+    def _learn(self, endpoint: str, response: urllib3.BaseHTTPResponse, seconds: float) -> None:
+        headers, now = response.headers, self.instance.now()
+        asked = None
+        # Only with these words a 503 is about the load; else the server is being restarted.
+        if response.status >= 400 and (response.status != 503 or "Retry-After" in headers):
+            asked = responses.retry_after_seconds(headers, now)
+        if response.status == 429:
+            self.count(Traffic(rate_limited=1))
+        remaining = responses.whole(headers.get("RateLimit-Remaining"))
+        limit = responses.whole(headers.get("RateLimit-Limit"))
+        reset = responses.reset_seconds(headers, now)
+        self.limiter.feedback(Feedback(endpoint, response.status, seconds, asked, remaining, limit, reset))
+
+    def _body(self, request: Request, response: urllib3.BaseHTTPResponse) -> bytes:
+        """The whole body; urllib3 raises for a wrong length."""
+        if response.status < 200:
+            # The real response follows, and would be taken for that of the next request.
+            raise Transient(
+                f"{request}: an interim answer ({response.status}), which nobody asked for",
+                code="incomplete",
+            )
+        most = self.instance.max_answer_bytes
+        try:
+            body = bodies.read(response, most)
+        except bodies.TooLong:
+            raise Permanent(
+                f"{request}: the answer is longer than {most} bytes", code="content_too_large"
+            ) from None
+        response.release_conn()
+        return body
+
+    def _checked(self, request: Request, response: urllib3.BaseHTTPResponse, body: bytes) -> Received:
+        """The answer, if its body is complete JSON or the client accepts files."""
+        status, headers = response.status, response.headers
+        kind = headers.get("Content-Type", "").lower()
+        if not self.only_reads_json and "json" not in kind and "html" not in kind:
+            return Received(status, response.reason, headers, body)
+        if not responses.is_json(headers):
+            raise responses.not_json(str(request), headers, status, self._shown_proxy())
+        try:
+            return Received(status, response.reason, headers, body, responses.parsed(body))
+        except ValueError:
+            raise Transient(f"{request}: the answer is broken or cut off", code="incomplete") from None
+
+    def _shown_proxy(self) -> str | None:
+        """The proxy of the server for a message; None without a proxy."""
+        proxy = self.instance.proxy
+        return None if proxy is None else without_credentials(proxy)
 
 
 def _rows_of(query: Mapping[str, Any]) -> int:
@@ -380,267 +680,6 @@ def _assumed_query(
     return {"page": [str(int(page[0] if isinstance(page, list) else page) + 1)]}
 
 
-class _NoLogin(requests.auth.AuthBase):
-    """Prevents requests from reading credentials in ``~/.netrc``."""
-
-    def __call__(self, r: requests.PreparedRequest) -> requests.PreparedRequest:
-        return r
-
-
-class _Session(requests.Session):
-    """A session that checks, completes, retries and counts every request; it raises our exceptions."""
-
-    def __init__(self, client: Client) -> None:
-        super().__init__()
-        self._client = client
-        self._instance = client.instance
-        self.auth = _NoLogin()
-        self.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        for prefix in ("https://", "http://"):
-            self.mount(prefix, self._instance.adapter)
-        self.headers["Accept"] = "application/json"
-        self.headers["Accept-Encoding"] = bodies.ENCODINGS
-
-    def send(self, request: requests.PreparedRequest, **kwargs: Any) -> requests.Response:
-        """Send ``request`` with its redirects and retries, and return a response with status 2xx."""
-        monotonic = self._instance.monotonic
-        started = monotonic()
-        failures = 0
-        # A change whose answer got lost may have happened.
-        is_change = not self._client.only_reads_json and request.method not in ("GET", "HEAD")
-        attempts = 1 if is_change else self._client.attempts
-        again = self._again if request.method in ("GET", "HEAD") else self._query_again
-
-        def is_over(state: tenacity.RetryCallState) -> bool:
-            nonlocal failures
-            error = state.outcome.exception() if state.outcome else None
-            if self._client.attempts > 1 and _has_retry_after(error):
-                # A short Retry-After each time is no failure.
-                return state.idle_for >= _MAX_REFUSED_SECONDS
-            failures += 1
-            return failures >= attempts
-
-        def log_retry(state: tenacity.RetryCallState) -> None:
-            nonlocal started
-            error = state.outcome.exception() if state.outcome else None
-            # Long tries are warnings, for a person who waits; quick ones are not.
-            level = logging.WARNING if monotonic() - started >= _LONG_TRY else logging.INFO
-            _log.log(
-                level,
-                "%s; try %d after %.0f s, the next one in %.0f s",
-                error,
-                state.attempt_number,
-                monotonic() - started,
-                state.upcoming_sleep,
-            )
-            started = monotonic() + state.upcoming_sleep
-
-        retrying = tenacity.Retrying(
-            stop=is_over,
-            wait=self._wait,
-            retry=tenacity.retry_if_exception(again),
-            sleep=self._client.pause,
-            before_sleep=log_retry,
-            reraise=True,
-        )
-        return retrying(self._follow, request, kwargs)
-
-    def _again(self, error: BaseException) -> bool:
-        if not isinstance(error, Transient) or error.code in _NOT_AGAIN:
-            return False
-        return (error.retry_after or 0.0) <= self._instance.longest_wait
-
-    def _query_again(self, error: BaseException) -> bool:
-        is_cut = isinstance(error, AnswerCut)
-        return self._again(error) and not is_cut and getattr(error, "code", None) in _QUERY_AGAIN
-
-    def _wait(self, state: tenacity.RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked = getattr(error, "retry_after", None)
-        return seconds_to_wait(
-            state.attempt_number, asked, self._instance.longest_wait, self._instance.chance()
-        )
-
-    def _follow(self, request: requests.PreparedRequest, kwargs: Mapping[str, Any]) -> requests.Response:
-        """One attempt: the request and the redirects within the instance."""
-        renewed = False
-        hops = 0
-        while True:
-            path = self._instance.api_path(request.url or "")
-            if path is None:
-                raise Permanent(
-                    f"{_shown(request)} is not below {self._instance.url}/api; no request goes there",
-                    code="foreign_host",
-                )
-            token = self._instance.token()
-            response, body = self._once(request, responses.endpoint_class(path), token, kwargs)
-            status = response.status_code
-            if status in _REDIRECTS:
-                hops += 1
-                request = self._redirected(request, response, hops)
-                continue
-            if status >= 300:
-                error = responses.error_from(
-                    status,
-                    response.headers,
-                    body,
-                    _shown(request),
-                    self._instance.now(),
-                    token,
-                    proxy=_shown_proxy(request),
-                )
-                if status == 401 and responses.error_message(body):
-                    self._instance.refuse(token, str(error))
-                    if not renewed and self._is_renewed(token):
-                        renewed = True
-                        continue
-                raise error
-            return self._checked(request, response, body)
-
-    def _is_renewed(self, refused: str) -> bool:
-        """Whether the current token differs from the rejected one."""
-        try:
-            return self._instance.token() != refused
-        except SyncError:
-            return False
-
-    def _redirected(
-        self, request: requests.PreparedRequest, response: requests.Response, hops: int
-    ) -> requests.PreparedRequest:
-        """The request that follows a redirect; raises if it leads away from the instance's API."""
-        target = _joined(request.url or "", response.headers.get("Location", ""))
-        shown = responses.redact(target.partition("?")[0]) or "no URL"
-        same_method = request.method == "GET" or response.status_code in (307, 308)
-        if hops <= _MAX_HOPS and same_method and self._instance.api_path(target) is not None:
-            following = request.copy()
-            # Written as the sender parses it; the next round checks it again.
-            with suppress(requests.RequestException):
-                following.prepare_url(target, None)
-                return following
-        message = (
-            f"{_shown(request)}: redirected to {shown}, where the token is not sent; if GitLab is there now, "
-            "set SCM_GITLAB_URL, or the url of its [[gitlab]] table, to that server"
-        )
-        if response.status_code in (301, 308):
-            raise Permanent(message, code="redirect")
-        raise Transient(message, code="redirect")
-
-    def _once(
-        self, request: requests.PreparedRequest, endpoint: str, token: str, kwargs: Mapping[str, Any]
-    ) -> tuple[requests.Response, bytes]:
-        """Send once and read the whole body. Network errors are raised as ours, without the request that
-        holds the token.
-        """
-        instance, client = self._instance, self._client
-        client.check_cancelled()
-        client.count(Traffic(waited=client.limiter.acquire(endpoint, client.check_cancelled)))
-        request.headers.pop("PRIVATE-TOKEN", None)
-        if token:
-            request.headers["PRIVATE-TOKEN"] = token
-        started = instance.monotonic()
-        client.count(Traffic(calls=1))
-        failure: SyncError | None = None
-        response: requests.Response | None = None
-        body = b""
-
-        def go_on() -> None:
-            client.check_cancelled()
-            if instance.monotonic() - started > client.total_timeout:
-                raise TimeoutError
-
-        try:
-            with cancellable(go_on):
-                response = instance.adapter.send(
-                    request,
-                    stream=True,
-                    timeout=client.timeout,
-                    verify=instance.ca_file or kwargs.get("verify") or True,
-                    proxies=_proxies(request),
-                )
-                body = self._body(request, response)
-        except SyncError as error:
-            failure = error
-        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            failure = _network_error(error, _shown(request), _shown_proxy(request))
-        seconds = instance.monotonic() - started
-        if failure is not None:
-            if response is not None:
-                response.close()
-            client.count(Traffic(timeouts=int(failure.code == "timeout")))
-            if response is not None and failure.code == "timeout":
-                failure = AnswerStalled(f"{failure}; the answer began and then stopped")
-            elif response is not None and failure.code == "connection":
-                failure = AnswerCut(str(failure))
-            client.limiter.feedback(Feedback(endpoint, None, seconds))
-            raise failure
-        assert response is not None
-        self._learn(endpoint, response, seconds)
-        return response, body
-
-    def _learn(self, endpoint: str, response: requests.Response, seconds: float) -> None:
-        headers, now = response.headers, self._instance.now()
-        asked = None
-        # Only with these words a 503 is about the load; else the server is being restarted.
-        if response.status_code >= 400 and (response.status_code != 503 or "Retry-After" in headers):
-            asked = responses.retry_after_seconds(headers, now)
-        if response.status_code == 429:
-            self._client.count(Traffic(rate_limited=1))
-        remaining = responses.whole(headers.get("RateLimit-Remaining"))
-        limit = responses.whole(headers.get("RateLimit-Limit"))
-        self._client.limiter.feedback(
-            Feedback(
-                endpoint,
-                response.status_code,
-                seconds,
-                asked,
-                remaining,
-                limit,
-                responses.reset_seconds(headers, now),
-            )
-        )
-
-    def _body(self, request: requests.PreparedRequest, response: requests.Response) -> bytes:
-        """The whole body; urllib3 raises for a wrong length."""
-        if response.status_code < 200:
-            # The real response follows, and would be taken for that of the next request.
-            raise Transient(
-                f"{_shown(request)}: an interim answer ({response.status_code}), which nobody asked for",
-                code="incomplete",
-            )
-        most = self._instance.max_answer_bytes
-        try:
-            body = bodies.read(response.raw, most)
-        except bodies.TooLong:
-            raise Permanent(
-                f"{_shown(request)}: the answer is longer than {most} bytes", code="content_too_large"
-            ) from None
-        response.raw.release_conn()
-        return body
-
-    def _checked(
-        self, request: requests.PreparedRequest, response: requests.Response, body: bytes
-    ) -> requests.Response:
-        """``response`` with its body, if that is complete JSON or the client accepts files."""
-        kind = response.headers.get("Content-Type", "").lower()
-        if not self._client.only_reads_json and "json" not in kind and "html" not in kind:
-            response._content = body
-            response._content_consumed = True  # type: ignore[attr-defined]
-            return response
-        if not responses.is_json(response.headers):
-            raise responses.not_json(
-                _shown(request), response.headers, response.status_code, _shown_proxy(request)
-            )
-        try:
-            data = responses.parsed(body)
-        except ValueError:
-            raise Transient(
-                f"{_shown(request)}: the answer is broken or cut off", code="incomplete"
-            ) from None
-        response._content = body
-        response.json = lambda **_: data  # type: ignore[method-assign]  # parsed once, here
-        return response
-
-
 def seconds_to_wait(attempt: int, asked: float | None, longest: float, chance: float) -> float:
     """Seconds after failed attempt number ``attempt`` (from 1): 1, 2, 4, ... up to ``longest``, at random
     down to half of it. The wait that the server ``asked`` for is the minimum, with a little on top, because
@@ -654,30 +693,12 @@ def _has_retry_after(error: BaseException | None) -> bool:
     return isinstance(error, Transient) and error.code == "rate_limit" and error.retry_after is not None
 
 
-def _shown(request: requests.PreparedRequest) -> str:
-    """The request for a message: without its query."""
-    url = request.url or ""
-    return f"{request.method} {responses.redact(url.partition('?')[0])}"
-
-
 def _joined(url: str, location: str) -> str:
     """The target of ``location`` from ``url``; empty if it is no URL."""
     try:
         return urljoin(url, location)
     except ValueError:
         return ""
-
-
-def _proxies(request: requests.PreparedRequest) -> dict[str, str]:
-    """The proxy of a request in the form of requests."""
-    proxy = proxy_for(request.url or "")
-    return {} if proxy is None else {"all": proxy}
-
-
-def _shown_proxy(request: requests.PreparedRequest) -> str | None:
-    """The proxy of a request for a message; None without a proxy."""
-    proxy = proxy_for(request.url or "")
-    return None if proxy is None else without_credentials(proxy)
 
 
 def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncError:
@@ -708,14 +729,19 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
     behind = "" if proxy is None else f" through the proxy {proxy}"
     # urllib3 counts a refused connection among the timeouts.
     refused = met(urllib3.exceptions.NewConnectionError, ConnectionError)
-    if not refused and met(requests.Timeout, urllib3.exceptions.TimeoutError, TimeoutError):
+    if not refused and met(urllib3.exceptions.TimeoutError, TimeoutError):
         return Transient(f"{where}: no answer in time{behind}", code="timeout")
-    no_url = (requests.exceptions.InvalidURL, requests.exceptions.InvalidSchema, UnicodeError)
-    if proxy is not None and met(*no_url, requests.exceptions.InvalidProxyURL):
+    no_url = (
+        requests.exceptions.InvalidURL,
+        requests.exceptions.InvalidSchema,
+        urllib3.exceptions.LocationValueError,
+        UnicodeError,
+    )
+    if proxy is not None and met(*no_url):
         return ConfigurationError(f"{where}: the proxy {proxy} cannot be used; {VARIABLES}")
     if met(*no_url):
         return ConfigurationError(f"{where}: this is no URL; check it")
-    if met(requests.exceptions.ProxyError, urllib3.exceptions.ProxyError):
+    if met(urllib3.exceptions.ProxyError):
         refusal = re.search(r"Tunnel connection failed: (\d+[^'\")]*)", names)
         answered = f" ({responses.redact(refusal[1].strip())[:80]})" if refusal else ""
         return Transient(
@@ -727,8 +753,8 @@ def _network_error(error: BaseException, where: str, proxy: str | None) -> SyncE
             f"GitLab never sends{behind}; check the proxies between here and the server",
             code="not_json",
         )
-    invalid = (urllib3.exceptions.InvalidHeader, requests.exceptions.InvalidHeader)
-    if met(urllib3.exceptions.ProtocolError, urllib3.exceptions.DecodeError, *invalid):
+    exceptions = urllib3.exceptions
+    if met(exceptions.ProtocolError, exceptions.DecodeError, exceptions.InvalidHeader):
         return Transient(
             f"{where}: the connection broke before the answer was whole{behind}", code="connection"
         )

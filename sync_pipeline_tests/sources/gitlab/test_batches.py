@@ -37,9 +37,9 @@ def rows(site: Site, project: Project | None = None) -> list[MergeRequestRow]:
     return [row for page in reader.read(ALL) for row in page.rows]
 
 
-def reader_of(site: Site, project: Project | None = None, *, parallel: int = 2) -> BatchReader:
+def reader_of(site: Site, project: Project | None = None) -> BatchReader:
     project = project or site.project
-    return BatchReader(site.client, project.id, project.full_path, parallel=parallel)
+    return BatchReader(site.client, project.id, project.full_path)
 
 
 def queries(site: Site) -> list[int]:
@@ -229,7 +229,7 @@ def test_queries_stay_below_the_limits_of_every_server(site: Site, opened: Merge
 def test_a_time_limit_halves_the_queries_until_they_work(site: Site, hundred: Project) -> None:
     site.gitlab.behaviour.graphql.max_rows = 12
     listed = rows(site, hundred)
-    reader = reader_of(site, hundred, parallel=1)
+    reader = reader_of(site, hundred)
     assert reader.read(listed).keys() == {row.iid for row in listed}
     assert reader.stepped_down is None
     sizes = queries(site)
@@ -238,7 +238,7 @@ def test_a_time_limit_halves_the_queries_until_they_work(site: Site, hundred: Pr
 
 
 def test_queries_grow_again_after_the_trouble(site: Site, hundred: Project) -> None:
-    reader = reader_of(site, hundred, parallel=1)
+    reader = reader_of(site, hundred)
     site.gitlab.faults.add(GRAPHQL, faults.graphql_error(), times=3)
     listed = rows(site, hundred)
     reader.read(listed)
@@ -253,7 +253,7 @@ def test_a_lower_limit_of_complexity_is_met_with_fewer_notes(site: Site, hundred
     sent = {"path": hundred.full_path, "iids": ["1"], "count": 12}
     score = site.client.query(cheap, sent).data["data"]["queryComplexity"]["score"]
     site.gitlab.behaviour.graphql.max_complexity = score
-    reader = reader_of(site, hundred, parallel=1)
+    reader = reader_of(site, hundred)
     assert reader.read(listed).keys() == {row.iid for row in listed}
     assert reader.stepped_down is None
 
@@ -333,7 +333,7 @@ def test_a_server_that_cannot_be_used_is_left_to_rest(
 
 
 def test_another_project_under_the_path_gives_no_row(site: Site, hundred: Project) -> None:
-    reader = BatchReader(site.client, hundred.id + 1, hundred.full_path, parallel=2)
+    reader = BatchReader(site.client, hundred.id + 1, hundred.full_path)
     assert reader.read(rows(site, hundred)) == {}
     assert reader.stepped_down is not None
     assert f"is project {hundred.id} there" in reader.stepped_down
@@ -341,7 +341,7 @@ def test_another_project_under_the_path_gives_no_row(site: Site, hundred: Projec
 
 def test_a_refusal_half_way_keeps_what_came(site: Site, hundred: Project) -> None:
     site.gitlab.faults.add(GRAPHQL, faults.graphql_error("No"), times=None, skip=1)
-    reader = reader_of(site, hundred, parallel=1)
+    reader = reader_of(site, hundred)
     assert len(reader.read(rows(site, hundred))) == MAX_SIZE
     assert reader.stepped_down == "GraphQL is not used: No"
 

@@ -95,7 +95,7 @@ def test_a_version_replaces_the_detail(example: Example) -> None:
         example("commit_list_item"),
     )
     with scripted(answer([item]), answer([version]), answer([one])) as server:
-        (batch,) = MergeRequestReader(Instance(server.url, "t").client(), 101, parallel=1).read_some([7])
+        (batch,) = MergeRequestReader(Instance(server.url, "t").client(), 101).read_some([7])
         assert [asked.target.partition("?")[0] for asked in server.asked] == [
             f"/api/v4/projects/101/merge_requests{tail}" for tail in ("", "/7/versions", "/7/commits")
         ]
