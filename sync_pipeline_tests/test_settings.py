@@ -406,7 +406,7 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
         ("SCM_CA_FILE", "/absent.pem", ["SCM_CA_FILE", "/absent.pem"]),
         ("SCM_SVN_TRUST_FAILURES", "expired,all", ["SCM_SVN_TRUST_FAILURES", "'all'", "unknown-ca"]),
         ("SCM_GITLAB", "[]", ["unknown setting SCM_GITLAB ", "did you mean"]),
-        ("SCM_GITLAB_PARALLEL", "17", ["SCM_GITLAB_PARALLEL", "less than or equal to 16"]),
+        ("SCM_GITLAB_PARALLEL", "65", ["SCM_GITLAB_PARALLEL", "less than or equal to 64"]),
         ("SCM_GITLAB_URL", "gitlab.example.com", ["SCM_GITLAB_URL", "https://gitlab.example.com"]),
         ("SCM_GITLAB_URL", "https://h/a?x=1", ["SCM_GITLAB_URL", "without ?"]),
         ("SCM_HISTORY_FLOOR", "2999-01-01", ["SCM_HISTORY_FLOOR", "to today"]),

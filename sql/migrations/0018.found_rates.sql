@@ -1,6 +1,6 @@
 -- The rate that a server bears: what was found, why, and for how long it counts. Permits that processes took
 -- ahead. No table is rewritten.
--- depends: 0014.comments
+-- depends: 0017.graph
 
 ALTER TABLE scm.sync_rate_limits
     ADD COLUMN tuned_at timestamptz,

@@ -1,6 +1,6 @@
 -- Releases of GitLab as an optional job type: repositories that are registered get it only when somebody asks for it.
 -- No table is rewritten.
--- depends: 0014.comments
+-- depends: 0018.found_rates
 
 ALTER TABLE scm.repos ADD COLUMN optional_job_types text[] NOT NULL DEFAULT '{}';
 COMMENT ON COLUMN scm.repos.optional_job_types IS 'Optional job types that are synced beside those of every repository of its kind.';

@@ -224,11 +224,9 @@ class GitLab(Group, alias_generator="gitlab_{}".format):
     tables: tuple[GitLabTable, ...] = Field((), alias="gitlab")
     """More GitLab servers, each with the keys url, one of token, token_env (name of a variable) and
     token_file, ca_file, and name (as SCM_GITLAB_NAME)."""
-    parallel: int = Field(4, ge=1, le=16)
-    """Parallel requests of one repository to a GitLab when a process starts. The number follows the load of
-    the server."""
-    max_parallel: int = Field(16, ge=1, le=64)
-    """Most parallel requests of one repository, while the server responds as fast as usual."""
+    parallel: int = Field(16, ge=1, le=64)
+    """Most parallel requests of one repository to a GitLab. A process begins with 4, and sends more while
+    the server responds as fast as usual."""
     graphql: bool = True
     """Read notes, approvers and reviewers of many merge requests in one request. A server without GraphQL is
     read by REST, with the same rows in the end."""

@@ -64,7 +64,6 @@ class CommitHistory:
         self._database = attempt.database
         self._repo_id = attempt.repo.repo_id
         self._generation = attempt.claim.generation
-        self._parallel = attempt.settings.gitlab.parallel
         self._pages = pages
         # The default branch first: the others are read against it.
         self.refs = sorted(listed, key=lambda ref: (not ref.is_default, ref.kind is RefKind.TAG, ref.name))
@@ -132,7 +131,7 @@ class CommitHistory:
         while (todo := holes - asked) and len(asked | todo) <= _MAX_NAMED:
             asked |= todo
             read = partial(self._pages.read_by_name, detail="parents")
-            found = parallel_map(read, sorted(todo), self._parallel)
+            found = parallel_map(read, sorted(todo), self._pages.reader.parallel)
             rows = tuple(row for page in found for row in page.rows)
             deferred = tuple(fetch for page in found if page.rows for fetch in page.deferred)
             candidates.wanted |= todo
@@ -164,9 +163,11 @@ class CommitHistory:
             if not self._is_read(main.tip) and not self._walk_all({main.tip: main.covered_tip}):
                 base, rewritten = None, False
         others = [tip for tip in tips if tip != self._main]
-        for first in range(0, len(others), self._parallel):
+        while others:
+            some = self._pages.reader.parallel()
             # A walk since then may have come through it.
-            left = [tip for tip in others[first : first + self._parallel] if not self._is_read(tip)]
+            left = [tip for tip in others[:some] if not self._is_read(tip)]
+            others = others[some:]
             if left and rewritten is None:
                 rewritten = self._is_rewritten(self.refs[0])
             # Where all of history was rewritten, old tips have nothing in common with the new ones.

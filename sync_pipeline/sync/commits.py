@@ -68,8 +68,7 @@ class CommitWork:
         self._visit = visit
         self._database = attempt.database
         self._repo_id = attempt.repo.repo_id
-        parallel = attempt.settings.gitlab.parallel
-        self._reader = CommitReader(client, visit.project_id, parallel=parallel)
+        self._reader = CommitReader(client, visit.project_id)
         self._pages = CommitPages(attempt, self._reader)
         attempt.meter = lambda: client.traffic
         self._all_gone = False

@@ -32,6 +32,9 @@ from sync_pipeline.sync.server_load import ServerLoad
 
 _log = logging.getLogger(__name__)
 
+FIRST_IN_FLIGHT = 4
+"""Requests of a job in flight when a process starts, or fewer where the setting says so."""
+
 _SLICE_SECONDS = 0.25
 # Seconds: a shorter one is that of the statement, not of the limit.
 _A_WAIT = 0.05
@@ -73,7 +76,7 @@ def gitlab_limiter(
 ) -> RateLimiter:
     """The limiter of requests to a GitLab. Where the settings switch the shared limit off, only the requests
     in flight are limited. ``max_wait`` is that of the settings unless it is given."""
-    load = ServerLoad(settings.gitlab.parallel, settings.gitlab.max_parallel)
+    load = ServerLoad(FIRST_IN_FLIGHT, settings.gitlab.parallel)
     if not settings.rate_limit.enabled:
         return LocalLimiter(load)
     longest = settings.rate_limit.max_wait if max_wait is None else max_wait

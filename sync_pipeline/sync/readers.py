@@ -18,7 +18,7 @@ from sync_pipeline.settings import GitLabServer, Settings
 from sync_pipeline.sources.gitlab.transport import Client, Instance, RateLimiter, Unlimited
 from sync_pipeline.sources.svn import Client as SvnClient
 from sync_pipeline.sources.svn.reader import SvnReader
-from sync_pipeline.sync.limiter import TenantLimiter, gitlab_limiter, svn_limiter
+from sync_pipeline.sync.limiter import FIRST_IN_FLIGHT, TenantLimiter, gitlab_limiter, svn_limiter
 
 _FINGERPRINT = 16
 
@@ -73,7 +73,7 @@ class Readers:
 
     def connect(self, server: GitLabServer) -> Instance:
         """The connections to a server; made once per process."""
-        limiter: RateLimiter = Unlimited(self._settings.gitlab.parallel)
+        limiter: RateLimiter = Unlimited(min(FIRST_IN_FLIGHT, self._settings.gitlab.parallel))
         if self._database is not None:
             limiter = gitlab_limiter(self._database, self._settings, instance_of(server.url))
         return Instance(server.url, server.token, ca_file=server.ca_file, limiter=limiter)

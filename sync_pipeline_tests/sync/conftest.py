@@ -161,7 +161,6 @@ def forge(tmp_path: Path, database: Database) -> Iterator[Forge]:
             gitlab_token=gitlab.token(user).secret,
             max_wait_seconds=5,
             gitlab_parallel=2,
-            gitlab_max_parallel=2,
         )
         made = Forge(gitlab, server, group, user, other, project, git, database, conn, settings)
         made.repo_id = register_project(

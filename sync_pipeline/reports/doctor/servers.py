@@ -185,7 +185,7 @@ class GitLabChecks:
 
     def _check_limits(self) -> Finding:
         seen = self._limits.seen
-        ask = "ask the administrator for a higher limit, or lower SCM_GITLAB_MAX_PARALLEL"
+        ask = "ask the administrator for a higher limit, or lower SCM_GITLAB_PARALLEL"
         if self._found["gitlab"].state is State.FAILED:
             return skipped("it cannot be asked")
         if self._limits.refused is not None:

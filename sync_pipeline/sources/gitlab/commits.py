@@ -35,18 +35,20 @@ _SPARED = 5
 _NO_STATS = "the server could not count the lines of a page of commits"
 # Each so many pages of a list one more is requested at once. So a short list causes no request in vain.
 _PAGES_PER_REQUEST = 3
+# Pages that wait in memory for the ones before them.
+_MAX_AHEAD = 16
 
 
 class CommitReader:
     """Reads the commits of one project. One instance serves one job. A single walk, and the list of all refs,
-    have up to ``parallel`` requests in flight."""
+    have as many requests in flight as the client allows."""
 
-    def __init__(self, client: Client, project_id: int, *, stats: bool = True, parallel: int = 1) -> None:
+    def __init__(self, client: Client, project_id: int, *, stats: bool = True) -> None:
         self._client = client
         self._project_id = project_id
         self._path = project_path(project_id, "repository", "commits")
         self._stats = stats
-        self._parallel = parallel
+        self.parallel = client.parallel
         self._failed_stats = 0
         self._spared = 0
 
@@ -153,11 +155,12 @@ class CommitReader:
         progress = Progress(self._path)
         first = page
         coming: dict[int, Future[Response]] = {}
-        pool = ThreadPoolExecutor(self._parallel, thread_name_prefix="pages")
+        pool = ThreadPoolExecutor(_MAX_AHEAD, thread_name_prefix="pages")
         try:
             while True:
                 asked = {**query, "per_page": PER_PAGE, "page": page}
-                more = min(self._parallel - 1, (page - first) // _PAGES_PER_REQUEST) if ahead else 0
+                most = min(self.parallel() - 1, _MAX_AHEAD)
+                more = min(most, (page - first) // _PAGES_PER_REQUEST) if ahead else 0
                 for number in range(page + 1, page + 1 + more):
                     if number not in coming and not self._failed_stats:
                         coming[number] = pool.submit(self._plain_page, {**asked, "page": number})
