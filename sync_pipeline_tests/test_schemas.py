@@ -301,6 +301,8 @@ def test_a_backfill_that_fails_in_the_middle_names_what_to_read_again(
     group, user = gitlab.group("team1"), gitlab.user("user1")
     gitlab.add_member(group, user, DEVELOPER)
     monkeypatch.setenv("SCM_CHUNK_ROWS", "20")
+    # By REST, in small batches.
+    monkeypatch.setenv("SCM_GITLAB_GRAPHQL", "false")
     with serve(gitlab) as server, database.connection() as conn:
         now = database_time(conn)
         project = generate(
@@ -360,7 +362,8 @@ def test_a_backfill_that_is_stopped_tells_what_it_had_read(
         repo = register_project(conn, server.url, project.id, "team1/app", origin=now - timedelta(days=30))
         monkeypatch.setenv("SCM_GITLAB_URL", server.url)
         monkeypatch.setenv("SCM_GITLAB_TOKEN", gitlab.token(user).secret)
-        # While these are read, the first hundred are stored.
+        # By REST, in small batches. While these are read, the first hundred are stored.
+        monkeypatch.setenv("SCM_GITLAB_GRAPHQL", "false")
         stop = faults.Do(lambda: os.kill(os.getpid(), signal.SIGINT))
         gitlab.faults.add("/merge_requests/140/versions", stop)
         window = ("--since", "2020-01-01", "--until", f"{now - timedelta(minutes=10):%Y-%m-%dT%H:%M:%SZ}")

@@ -44,6 +44,8 @@ KINDS: dict[str, tuple[JobType, str]] = {
 
 
 def stock(forge: Forge, count: int) -> None:
+    # Without a milestone no events of them are asked for.
+    forge.gitlab.milestone(forge.project, "1.0")
     for request in make(forge, count):
         forge.gitlab.approve(request, forge.other)
         forge.gitlab.request_review(request, forge.user, forge.other)
@@ -86,6 +88,8 @@ def test_what_is_refused_everywhere_is_one_state_that_ends_with_all_of_it_read(
     forge: Forge, kind: str, answer: faults.CannedResponse
 ) -> None:
     job_type, detail = KINDS[kind]
+    # GraphQL would give the commits.
+    forge.other_settings(gitlab_graphql=False)
     stock(forge, COUNT)
     refuse(forge, kind, answer)
     asked(forge)
