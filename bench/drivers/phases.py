@@ -1,0 +1,32 @@
+"""Reports of a compared program about itself: a line of JSON after each phase.
+
+Belongs here: measuring a phase inside the process. The standard library only, because peers import it too.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+
+def phase(name: str, work: Callable[[], Mapping[str, int]]) -> None:
+    """Do the work, which returns the rows it stored by kind, and report it.
+
+    Waits for a line afterwards: meanwhile the benchmark reads the counts of the server.
+    """
+    cpu, started = _cpu(), time.perf_counter()
+    rows = work()
+    seconds = time.perf_counter() - started
+    line = {"phase": name, "seconds": seconds, "cpu": _cpu() - cpu, "rows": dict(rows)}
+    # The program prints on the same pipe, perhaps without an end of line.
+    print(f"\nPHASE {json.dumps(line)}", flush=True)
+    sys.stdin.readline()
+
+
+def _cpu() -> float:
+    """Seconds of CPU of this process and of its children that ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
