@@ -29,13 +29,13 @@ class Options:
     revisions: int
     wide_paths: int
     repositories: int
-    commits: int
+    commit_world: int
     merge_requests: int
     rounds: tuple[peers.Round, ...]
 
 
-FULL = Options(20_000, 100_000, 1_000, commits=10_000, merge_requests=400, rounds=peers.FULL)
-SMALL = Options(2_000, 20_000, 200, commits=2_000, merge_requests=100, rounds=peers.SMALL)
+FULL = Options(20_000, 100_000, 1_000, commit_world=2_000, merge_requests=400, rounds=peers.FULL)
+SMALL = Options(2_000, 20_000, 200, commit_world=100, merge_requests=100, rounds=peers.SMALL)
 
 
 def _svn(size: Options) -> Section:
@@ -43,8 +43,8 @@ def _svn(size: Options) -> Section:
 
 
 def _gitlab(size: Options) -> Section:
-    note = f"The GitLab takes {gitlab_sync.LATENCY * 1000:.0f} ms for every response."
-    return _section("gitlab", gitlab_sync.figures(size.commits, size.merge_requests), note)
+    note = f"The mock GitLab takes {gitlab_sync.SLOW.name} for every response, and counts the requests."
+    return _section("gitlab", gitlab_sync.figures(size.commit_world, size.merge_requests), note)
 
 
 def _limiter(_: Options) -> Section:

@@ -32,6 +32,7 @@ _HEAD = (
     "whole process",
     "CPU",
     "CPU per request",
+    "memory",
     "rows",
     "missing",
 )
@@ -77,6 +78,7 @@ def _cells(result: Result) -> list[str]:
         "" if result.whole is None else f"{result.whole:,.1f} s",
         f"{result.cpu:,.1f} s",
         f"{_cpu_per_request(result):.1f} ms",
+        f"{result.peak_mb:,.0f} MB",
         _listed(result.rows),
         _listed(result.missing) or "none",
     ]

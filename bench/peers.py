@@ -6,30 +6,19 @@ rows are compared with those that it has. The page of the results is :mod:`bench
 
 from __future__ import annotations
 
-import itertools
-import json
-import os
-import re
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
+from bench.databases import databases
 from bench.environments import NotInstalled, installed, version
+from bench.programs import ProgramFailed, run
 from bench.server import Behaviour, Counted, Measured, Subject
-from sync_pipeline.database import migrations
-from sync_pipeline.runtime.environment import ensure_server, remove_server
 
-ROOT = Path(__file__).parents[1]
-MAX_SECONDS = 1800.0
-"""A program that takes longer is ended."""
 LIFTED = ("gitlab_postgres_rate_limit_rate=100000", "gitlab_postgres_rate_limit_burst=100000")
 """Where the server has no limit, our own of 10 requests a second would decide."""
 
@@ -92,7 +81,7 @@ def _dlt(how: str) -> Callable[[Task], Sequence[str]]:
 
 
 CONTESTANTS = (
-    Contestant("sync_pipeline", "ours", _ours("merge_requests")),
+    Contestant("sync_pipeline", "ours", _ours("merge requests")),
     Contestant("dlt", "run_dlt", _dlt("default"), "dlt", "[postgres]"),
     Contestant("dlt", "run_dlt", _dlt("parallelized"), "dlt", "[postgres]"),
     Contestant(
@@ -130,6 +119,7 @@ class Result:
     seconds: float = 0.0
     cpu: float = 0.0
     whole: float | None = None
+    peak_mb: float = 0.0
     counted: Counted = field(default_factory=lambda: Counted(0, 0, 0))
     rows: Mapping[str, int] = field(default_factory=dict)
     missing: Mapping[str, int] = field(default_factory=dict)
@@ -143,7 +133,7 @@ def compete(rounds: Sequence[Round]) -> list[Result]:
     sizes = sorted({size for one in rounds for size in (one.size, one.few)})
     with (
         tempfile.TemporaryDirectory(prefix="scm-bench-") as folder,
-        _databases(Path(folder)) as make_database,
+        databases(Path(folder)) as make_database,
         Measured(sizes) as measured,
     ):
         for one in rounds:
@@ -175,83 +165,35 @@ def _python(contestant: Contestant) -> Path | NotInstalled:
         return error
 
 
-@contextmanager
-def _databases(state: Path) -> Iterator[Callable[[], str]]:
-    """A PostgreSQL server, and a function that makes an empty database of ours in it and returns its URL."""
-    url = ensure_server(state)
-    names = (f"bench{number}" for number in itertools.count(1))
-
-    def make() -> str:
-        name = next(names)
-        migrations.create_database(url, name)
-        fresh = url.replace("@/scm?", f"@/{name}?")
-        migrations.migrate(fresh, "development")
-        return fresh
-
-    try:
-        yield make
-    finally:
-        remove_server(state)
-
-
 def _run(contestant: Contestant, python: Path, task: Task) -> list[Result]:
-    """The phases of one program. Its stderr is read only if it fails."""
-    measured, behaviour, truth = task.measured, task.behaviour, asdict(task.subject.truth)
-    command = [str(python), "-m", f"bench.drivers.{contestant.driver}", measured.url, measured.token]
-    results: list[Result] = []
+    """The phases of one program, each with the figures since the start."""
+    truth = asdict(task.subject.truth)
     number = version(python, contestant.package) if contestant.package else ""
-    blank = Result(contestant.who, number, "", behaviour.name, task.subject.truth.merge_requests)
+    blank = Result(contestant.who, number, "", task.behaviour.name, task.subject.truth.merge_requests)
+    task.measured.start(task.behaviour)
+    try:
+        phases, whole = run(
+            python, contestant.driver, contestant.arguments(task), Path(task.folder), task.measured
+        )
+    except ProgramFailed as error:
+        return [replace(blank, error=str(error))]
+    results: list[Result] = []
     counted = Counted(0, 0, 0)
     seconds = cpu = 0.0
-    measured.start(behaviour)
-    started = time.perf_counter()
-    with (
-        (Path(task.folder) / "errors.txt").open("w+") as errors,
-        subprocess.Popen(
-            [*command, *contestant.arguments(task)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=ROOT,
-            # dlt sends nothing home, and keeps its files in the folder of this run.
-            env={**os.environ, "RUNTIME__DLTHUB_TELEMETRY": "false", "DLT_DATA_DIR": task.folder},
-        ) as child,
-    ):
-        assert child.stdin is not None
-        assert child.stdout is not None
-        limit = threading.Timer(MAX_SECONDS, child.kill)
-        limit.start()
-        for line in child.stdout:
-            if not line.startswith("PHASE "):
-                continue
-            found = json.loads(line.removeprefix("PHASE "))
-            counted = counted.plus(measured.counted())
-            seconds, cpu = seconds + found["seconds"], cpu + found["cpu"]
-            missing = {kind: truth[kind] - number for kind, number in found["rows"].items()}
-            result = replace(
+    for phase in phases:
+        counted = counted.plus(phase.counted)
+        seconds, cpu = seconds + phase.seconds, cpu + phase.cpu
+        missing = {kind: truth[kind] - number for kind, number in phase.rows.items()}
+        results.append(
+            replace(
                 blank,
-                what=found["phase"],
+                what=phase.name,
                 seconds=seconds,
                 cpu=cpu,
+                peak_mb=phase.peak_mb,
                 counted=counted,
-                rows=found["rows"],
+                rows=phase.rows,
                 missing={kind: number for kind, number in missing.items() if number},
             )
-            results.append(result)
-            child.stdin.write("\n")
-            child.stdin.flush()
-        child.wait()
-        limit.cancel()
-        whole = time.perf_counter() - started
-        if child.returncode != 0:
-            errors.seek(0)
-            return [replace(blank, error=_reason(errors.read()) or f"ended with {child.returncode}")]
+        )
     return [*results[:-1], replace(results[-1], whole=whole)]
-
-
-def _reason(text: str) -> str:
-    """The line of a traceback that names the error, else the last line."""
-    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Failed|Missing)\b", line)]
-    return (named or lines or [""])[-1][:300]

@@ -76,11 +76,15 @@ class Measured:
 
     def start(self, behaviour: Behaviour) -> None:
         """Behave like this from now on, and forget all counts."""
-        self._ask({"latency": behaviour.latency, "limit": behaviour.limit})
+        self._ask({"behave": asdict(behaviour)})
 
     def counted(self) -> Counted:
         """The requests since the last start or count; it begins to count anew."""
-        return Counted(**self._ask({}))
+        return Counted(**self._ask({"count": True}))
+
+    def change(self, project: int) -> None:
+        """Comment on a merge request of the project, and push to its branch ``develop``."""
+        self._ask({"change": project})
 
     def _ask(self, command: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -129,15 +133,21 @@ def main() -> int:
 
 
 def _obey(gitlab: GitLab, command: dict[str, Any]) -> dict[str, int]:
-    """Give the counts and begin anew, with another behaviour if the command has one."""
+    """Change a project, or change the behaviour and begin to count anew. Gives the counts so far."""
     journal = gitlab.journal
     refused = journal.by_status()[429]
     counted = Counted(journal.count() - refused, refused, journal.most_running)
-    journal.clear()
-    if command:
-        gitlab.behaviour.latency = command["latency"]
-        limit = command["limit"]
-        gitlab.behaviour.rate_limit = RateLimit(limit, period=1) if limit else None
+    if "change" in command:
+        project = gitlab.projects[command["change"]]
+        gitlab.comment(project.merge_requests[7], None, "one more")
+        gitlab.push(project, "develop")
+    else:
+        journal.clear()
+    if "behave" in command:
+        behaviour = Behaviour(**command["behave"])
+        gitlab.behaviour.latency = behaviour.latency
+        limit = behaviour.limit
+        gitlab.behaviour.rate_limit = None if limit is None else RateLimit(limit, period=1)
     return asdict(counted)
 
 

@@ -48,17 +48,19 @@ def test_a_peer_that_fails_is_named_and_the_others_are_shown() -> None:
         "peers",
         [
             peers.Result("dlt", "1.0", "", "0 ms", 20, error="pip: no such package"),
-            peers.Result("sync_pipeline", "", "complete", "0 ms", 20, 2.0, 1.0, 3.0, Counted(100, 0, 4)),
+            peers.Result(
+                "sync_pipeline", "", "complete", "0 ms", 20, 2.0, 1.0, 3.0, 80.0, Counted(100, 0, 4)
+            ),
         ],
     )
     text = section.markdown()
     assert "| dlt 1.0 |  | 20 | failed: pip: no such package |" in text
-    assert "| sync_pipeline | complete | 20 | 100 | 0 | 4 | 2.0 s | 3.0 s | 1.0 s | 10.0 ms |" in text
+    assert "| sync_pipeline | complete | 20 | 100 | 0 | 4 | 2.0 s | 3.0 s | 1.0 s | 10.0 ms | 80 MB |" in text
 
 
 def test_budgets_are_compared_with_the_project_they_are_of() -> None:
     def result(who: str, what: str, seconds: float, requests: int) -> peers.Result:
-        return peers.Result(who, "", what, "50 ms", 2_000, seconds, 1.0, None, Counted(requests, 0, 4))
+        return peers.Result(who, "", what, "50 ms", 2_000, seconds, 1.0, None, 80.0, Counted(requests, 0, 4))
 
     results = [
         result("sync_pipeline", "complete", 50.0, 11_000),

@@ -1,7 +1,7 @@
 """sync_pipeline reads merge requests with reviews, or commits, and stores them in PostgreSQL.
 
-Arguments: address of the GitLab, token, project, URL of the database, ``commits`` or ``merge_requests``, and
-settings as ``name=value``.
+Arguments: address of the GitLab, token, project, URL of the database, ``commits`` or ``merge requests`` (with
+``, all`` there are visits and comparisons behind the first reading), and settings as ``name=value``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import LiteralString
 
 from bench.drivers.phases import phase
 from sync_pipeline.core.catalog import parse_spec
-from sync_pipeline.core.model import BEGINNING, JobRequest, JobType, Mode, TimeWindow, Trigger
+from sync_pipeline.core.model import BEGINNING, Depth, JobRequest, JobType, Mode, TimeWindow, Trigger
 from sync_pipeline.database.pool import Database
 from sync_pipeline.registry.registration import add_repository
 from sync_pipeline.settings import Settings
@@ -29,44 +29,86 @@ _COUNTS: dict[str, LiteralString] = {
 }
 
 
+class Program:
+    """One repository with the job types that are read."""
+
+    def __init__(
+        self, database: Database, settings: Settings, project: str, job_types: list[JobType]
+    ) -> None:
+        added = add_repository(
+            database,
+            settings,
+            parse_spec(f"gitlab:{project}"),
+            actor="bench",
+            reader_factory=lambda url: svn_reader(settings, url),
+        )
+        assert added.repository is not None
+        self._repo_id = added.repository.repo_id
+        self._database = database
+        self._syncer = Syncer(database, settings)
+        self._job_types = job_types
+        self._kinds = (
+            ["commits"] if JobType.COMMITS in job_types else ["merge_requests", "notes", "approvals"]
+        )
+
+    def first(self) -> Mapping[str, int]:
+        """Read everything. Of commits a visit does that, of the others a backfill."""
+        if JobType.COMMITS in self._job_types:
+            return self.visit()
+        window = TimeWindow(BEGINNING, datetime.now(UTC))
+        return self._together([self._request(one, Mode.BACKFILL, window) for one in self._job_types])
+
+    def visit(self) -> Mapping[str, int]:
+        """A visit of live syncing."""
+        return self._together([self._request(one, Mode.INCREMENTAL) for one in self._job_types])
+
+    def compare(self, depth: Depth) -> Mapping[str, int]:
+        """Compare everything with the source. Raises RuntimeError if anything differs."""
+        window = TimeWindow(BEGINNING, datetime.now(UTC))
+        for one in self._job_types:
+            self._together([self._request(one, Mode.PROBE, window, depth)])
+        with self._database.connection() as conn:
+            found = conn.execute(
+                "SELECT count(*) AS n FROM scm.reconciliations WHERE status <> 'clean'"
+            ).fetchall()
+        if found[0]["n"]:
+            raise RuntimeError(f"{found[0]['n']} comparisons found differences")
+        return self._stored()
+
+    def _request(
+        self, job_type: JobType, mode: Mode, window: TimeWindow | None = None, depth: Depth | None = None
+    ) -> JobRequest:
+        return JobRequest(
+            self._repo_id, job_type, mode, Trigger.RUNNER, "bench", "bench", window=window, depth=depth
+        )
+
+    def _together(self, requests: list[JobRequest]) -> Mapping[str, int]:
+        for report in self._syncer.run_together(requests):
+            if not report.succeeded:
+                raise RuntimeError(report.error)
+        return self._stored()
+
+    def _stored(self) -> Mapping[str, int]:
+        with self._database.connection() as conn:
+            return {kind: conn.execute(_COUNTS[kind]).fetchall()[0]["n"] for kind in self._kinds}
+
+
 def main() -> None:
-    """Register the project and read it from its beginning."""
-    server, token, project, url, what = sys.argv[1:6]
+    """Register the project and read it."""
+    server, token, project, url, how = sys.argv[1:6]
     given = dict(one.split("=", 1) for one in sys.argv[6:])
     os.environ.update({f"SCM_{name.upper()}": value for name, value in given.items()})
     settings = Settings(gitlab_url=server, gitlab_token=token)
-    if what == "commits":
-        job_types, kinds = [JobType.COMMITS], ["commits"]
-    else:
-        job_types = [JobType.MERGE_REQUESTS, JobType.REVIEWS]
-        kinds = ["merge_requests", "notes", "approvals"]
+    what, _, more = how.partition(", ")
+    job_types = [JobType.COMMITS] if what == "commits" else [JobType.MERGE_REQUESTS, JobType.REVIEWS]
     with Database(url) as database:
-        spec = parse_spec(f"gitlab:{project}")
-        added = add_repository(
-            database, settings, spec, actor="bench", reader_factory=lambda url: svn_reader(settings, url)
-        )
-        assert added.repository is not None
-        repo_id = added.repository.repo_id
-        syncer = Syncer(database, settings)
-
-        def work() -> Mapping[str, int]:
-            if what == "commits":
-                mode, window = Mode.INCREMENTAL, None
-            else:
-                mode, window = Mode.BACKFILL, TimeWindow(BEGINNING, datetime.now(UTC))
-            reports = syncer.run_together(
-                [
-                    JobRequest(repo_id, one, mode, Trigger.RUNNER, "bench", "bench", window=window)
-                    for one in job_types
-                ]
-            )
-            for report in reports:
-                if not report.succeeded:
-                    raise RuntimeError(report.error)
-            with database.connection() as conn:
-                return {kind: conn.execute(_COUNTS[kind]).fetchall()[0]["n"] for kind in kinds}
-
-        phase("commits" if what == "commits" else "complete", work)
+        program = Program(database, settings, project, job_types)
+        phase("commits" if what == "commits" else "complete", program.first)
+        if more:
+            phase("idle", program.visit)
+            phase("changed", program.visit)
+            phase("compared by lists", lambda: program.compare(Depth.LISTING))
+            phase("compared in detail", lambda: program.compare(Depth.DETAILS))
 
 
 if __name__ == "__main__":

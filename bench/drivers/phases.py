@@ -20,7 +20,13 @@ def phase(name: str, work: Callable[[], Mapping[str, int]]) -> None:
     cpu, started = _cpu(), time.perf_counter()
     rows = work()
     seconds = time.perf_counter() - started
-    line = {"phase": name, "seconds": seconds, "cpu": _cpu() - cpu, "rows": dict(rows)}
+    line = {
+        "name": name,
+        "seconds": seconds,
+        "cpu": _cpu() - cpu,
+        "peak_mb": _peak_mb(),
+        "rows": dict(rows),
+    }
     # The program prints on the same pipe, perhaps without an end of line.
     print(f"\nPHASE {json.dumps(line)}", flush=True)
     sys.stdin.readline()
@@ -30,3 +36,9 @@ def _cpu() -> float:
     """Seconds of CPU of this process and of its children that ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def _peak_mb() -> float:
+    """The most memory that this process had. ``ru_maxrss`` would be that of the process which started it."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) / 1024
