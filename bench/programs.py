@@ -29,8 +29,9 @@ class ProgramFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One phase: seconds of wall clock and of CPU, the most memory until its end in MB, the rows that are
-    stored at its end, and the requests that the server counted."""
+    """One phase, with its seconds of wall clock and of CPU, and the requests that the server counted.
+
+    ``peak_mb`` is the most memory until its end, ``rows`` those that are stored then."""
 
     name: str
     seconds: float

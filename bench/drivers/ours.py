@@ -1,7 +1,7 @@
 """sync_pipeline reads merge requests with reviews, or commits, and stores them in PostgreSQL.
 
-Arguments: address of the GitLab, token, project, URL of the database, ``commits`` or ``merge requests`` (with
-``, all`` there are visits and comparisons behind the first reading), and settings as ``name=value``.
+Arguments: address of the GitLab, token, project, URL of the database, ``commits`` or ``merge requests``, and
+settings as ``name=value``. With ``, all`` visits and comparisons follow the first reading.
 """
 
 from __future__ import annotations
