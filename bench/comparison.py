@@ -187,7 +187,7 @@ def plot(records: Sequence[Mapping[str, Any]], path: Path) -> None:
                 bars, labels=[f"{value:,.0f}" if value >= 10 else f"{value:.1f}" for value in values]
             )
             axes.set_title(title)
-            axes.margins(x=0.15)
+            axes.margins(x=0.25)
         right.set_xscale("log")
         left.invert_yaxis()
         figure.tight_layout()
