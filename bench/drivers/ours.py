@@ -51,18 +51,24 @@ class Program:
             ["commits"] if JobType.COMMITS in job_types else ["merge_requests", "notes", "approvals"]
         )
 
-    def first(self) -> Mapping[str, int]:
+    def first(self) -> None:
         """Read everything. Of commits a visit does that, of the others a backfill."""
         if JobType.COMMITS in self._job_types:
-            return self.visit()
+            self.visit()
+            return
         window = TimeWindow(BEGINNING, datetime.now(UTC))
-        return self._together([self._request(one, Mode.BACKFILL, window) for one in self._job_types])
+        self._together([self._request(one, Mode.BACKFILL, window) for one in self._job_types])
 
-    def visit(self) -> Mapping[str, int]:
+    def visit(self) -> None:
         """A visit of live syncing."""
-        return self._together([self._request(one, Mode.INCREMENTAL) for one in self._job_types])
+        self._together([self._request(one, Mode.INCREMENTAL) for one in self._job_types])
 
-    def compare(self, depth: Depth) -> Mapping[str, int]:
+    def count(self) -> Mapping[str, int]:
+        """The stored rows."""
+        with self._database.connection() as conn:
+            return {kind: conn.execute(_COUNTS[kind]).fetchall()[0]["n"] for kind in self._kinds}
+
+    def compare(self, depth: Depth) -> None:
         """Compare everything with the source. Raises RuntimeError if anything differs."""
         window = TimeWindow(BEGINNING, datetime.now(UTC))
         for one in self._job_types:
@@ -73,7 +79,6 @@ class Program:
             ).fetchall()
         if found[0]["n"]:
             raise RuntimeError(f"{found[0]['n']} comparisons found differences")
-        return self._stored()
 
     def _request(
         self, job_type: JobType, mode: Mode, window: TimeWindow | None = None, depth: Depth | None = None
@@ -82,15 +87,10 @@ class Program:
             self._repo_id, job_type, mode, Trigger.RUNNER, "bench", "bench", window=window, depth=depth
         )
 
-    def _together(self, requests: list[JobRequest]) -> Mapping[str, int]:
+    def _together(self, requests: list[JobRequest]) -> None:
         for report in self._syncer.run_together(requests):
             if not report.succeeded:
                 raise RuntimeError(report.error)
-        return self._stored()
-
-    def _stored(self) -> Mapping[str, int]:
-        with self._database.connection() as conn:
-            return {kind: conn.execute(_COUNTS[kind]).fetchall()[0]["n"] for kind in self._kinds}
 
 
 def main() -> None:
@@ -103,12 +103,12 @@ def main() -> None:
     job_types = [JobType.COMMITS] if what == "commits" else [JobType.MERGE_REQUESTS, JobType.REVIEWS]
     with Database(url) as database:
         program = Program(database, settings, project, job_types)
-        phase("commits" if what == "commits" else "complete", program.first)
+        phase("commits" if what == "commits" else "complete", program.first, program.count)
         if more:
-            phase("idle", program.visit)
-            phase("changed", program.visit)
-            phase("compared by lists", lambda: program.compare(Depth.LISTING))
-            phase("compared in detail", lambda: program.compare(Depth.DETAILS))
+            phase("idle", program.visit, program.count)
+            phase("changed", program.visit, program.count)
+            phase("compared by lists", lambda: program.compare(Depth.LISTING), program.count)
+            phase("compared in detail", lambda: program.compare(Depth.DETAILS), program.count)
 
 
 if __name__ == "__main__":

@@ -12,20 +12,19 @@ import time
 from collections.abc import Callable, Mapping
 
 
-def phase(name: str, work: Callable[[], Mapping[str, int]]) -> None:
-    """Do the work, which returns the rows it stored by kind, and report it.
+def phase(name: str, work: Callable[[], object], count: Callable[[], Mapping[str, int]]) -> None:
+    """Do the work and report it, with the rows by kind that are stored afterwards.
 
-    Waits for a line afterwards: meanwhile the benchmark reads the counts of the server.
+    Waits for a line in the end: meanwhile the benchmark reads the counts of the server.
     """
     cpu, started = _cpu(), time.perf_counter()
-    rows = work()
-    seconds = time.perf_counter() - started
+    work()
     line = {
         "name": name,
-        "seconds": seconds,
+        "seconds": time.perf_counter() - started,
         "cpu": _cpu() - cpu,
         "peak_mb": _peak_mb(),
-        "rows": dict(rows),
+        "rows": dict(count()),
     }
     # The program prints on the same pipe, perhaps without an end of line.
     print(f"\nPHASE {json.dumps(line)}", flush=True)

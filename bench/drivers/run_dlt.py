@@ -55,15 +55,15 @@ def main() -> None:
         dataset_name="bench",
     )
 
-    def work() -> Mapping[str, int]:
-        pipeline.run(source)
+    def count() -> Mapping[str, int]:
         with pipeline.sql_client() as client:
             return {
                 kind: client.execute_sql(f"SELECT count(DISTINCT id) FROM {kind}")[0][0]  # noqa: S608
                 for kind in ("merge_requests", "notes")
             }
 
-    phase("merge requests and notes" + (", parallelized" if how == "parallelized" else ""), work)
+    name = "merge requests and notes" + (", parallelized" if how == "parallelized" else "")
+    phase(name, lambda: pipeline.run(source), count)
 
 
 if __name__ == "__main__":

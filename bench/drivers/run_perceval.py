@@ -20,9 +20,9 @@ def main() -> None:
     server, token, path, folder = sys.argv[1:5]
     owner, _, repository = path.partition("/")
 
-    def work() -> Mapping[str, int]:
-        requests: set[int] = set()
-        notes: set[int] = set()
+    output = Path(folder) / "items.jsonl"
+
+    def work() -> None:
         backend = GitLab(
             owner=owner,
             repository=repository,
@@ -32,14 +32,16 @@ def main() -> None:
             sleep_for_rate=True,
             min_rate_to_sleep=1,
         )
-        with (Path(folder) / "items.jsonl").open("w") as file:
+        with output.open("w") as file:
             for item in backend.fetch(category="merge_request"):
                 file.write(json.dumps(item) + "\n")
-                requests.add(item["data"]["id"])
-                notes.update(note["id"] for note in item["data"]["notes_data"])
-        return {"merge_requests": len(requests), "notes": len(notes)}
 
-    phase("merge requests, notes, versions", work)
+    def count() -> Mapping[str, int]:
+        found = [json.loads(line)["data"] for line in output.read_text().splitlines()]
+        notes = {note["id"] for one in found for note in one["notes_data"]}
+        return {"merge_requests": len({one["id"] for one in found}), "notes": len(notes)}
+
+    phase("merge requests, notes, versions", work, count)
 
 
 if __name__ == "__main__":

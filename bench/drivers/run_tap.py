@@ -32,7 +32,7 @@ def main() -> None:
     }
     output = Path(folder) / "messages.jsonl"
 
-    def work() -> Mapping[str, int]:
+    def work() -> None:
         client = Client(config)
         client.base_url = f"{server}/api/v4"
         with output.open("w") as file, contextlib.redirect_stdout(file):
@@ -44,13 +44,15 @@ def main() -> None:
                 entry.metadata = metadata.to_list(chosen)
             with client:
                 sync(client=client, config=config, catalog=singer.Catalog(catalog.streams), state={})
+
+    def count() -> Mapping[str, int]:
         messages = [json.loads(line) for line in output.read_text().splitlines()]
         commits = {
             one["record"]["id"] for one in messages if one.get("stream") == "commits" and "record" in one
         }
         return {"commits": len(commits)}
 
-    phase("commits", work)
+    phase("commits", work, count)
 
 
 if __name__ == "__main__":
