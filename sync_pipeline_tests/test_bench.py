@@ -29,8 +29,8 @@ def test_the_server_of_a_comparison_counts_what_it_is_asked_and_what_it_refuses(
 
 
 def test_our_reading_takes_part_and_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = tuple(one for one in peers.CONTESTANTS if one.package is None)
-    monkeypatch.setattr(peers, "CONTESTANTS", ours)
+    ours = next(one for one in peers.CONTESTANTS if one.package is None)
+    monkeypatch.setattr(peers, "CONTESTANTS", [ours])
     results = peers.compete([peers.Round(Behaviour("0 ms"), 20, 20)])
     assert [result.error for result in results] == [None] * len(results)
     assert [result.missing for result in results] == [{}] * len(results)
@@ -38,7 +38,6 @@ def test_our_reading_takes_part_and_misses_nothing(monkeypatch: pytest.MonkeyPat
         "merge_requests",
         "notes",
         "approvals",
-        "commits",
     }
     assert all(result.counted.requests and result.cpu for result in results)
 
