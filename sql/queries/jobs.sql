@@ -3,10 +3,11 @@
 -- name: enqueue
 -- Creates the job unless the same repository, job type, mode and window has an active one.
 INSERT INTO scm.sync_jobs (repo_id, job_type, mode, revs, period, reread, from_raw, quarantine_ids, only_differences,
-                           depth, priority, max_attempts, generation, trigger, actor, reason, config_hash,
+                           only_deferred, depth, priority, max_attempts, generation, trigger, actor, reason, config_hash,
                            code_version)
 SELECT %(repo_id)s, %(job_type)s, %(mode)s, %(revs)s, %(period)s, %(reread)s, %(from_raw)s,
-       %(quarantine_ids)s::bigint[], %(only_differences)s, %(depth)s, %(priority)s, %(max_attempts)s, w.generation,
+       %(quarantine_ids)s::bigint[], %(only_differences)s, %(only_deferred)s, %(depth)s, %(priority)s, %(max_attempts)s,
+       w.generation,
        %(trigger)s, %(actor)s, %(reason)s, %(config_hash)s, %(code_version)s
   FROM scm.sync_watermarks AS w
  WHERE w.repo_id = %(repo_id)s AND w.job_type = %(job_type)s
@@ -34,6 +35,7 @@ WITH joined AS (
        AND from_raw = %(from_raw)s
        AND quarantine_ids IS NOT DISTINCT FROM %(quarantine_ids)s::bigint[]
        AND only_differences = %(only_differences)s
+       AND only_deferred = %(only_deferred)s
        AND depth IS NOT DISTINCT FROM %(depth)s
        AND status IN ('pending', 'running', 'failed')
     RETURNING job_id, repo_id, job_type, mode, revs, period, status, trigger, actor, reason
@@ -242,7 +244,7 @@ RETURNING run_id,
 UPDATE scm.sync_runs AS r
    SET status = %(status)s, finished_at = clock_timestamp(), calls = %(calls)s, head_rev = %(head_rev)s,
        rate_limited = %(rate_limited)s, timeouts = %(timeouts)s, waited_seconds = %(waited)s,
-       error_code = %(error_code)s, error = left(%(error)s, 2000),
+       error_code = %(error_code)s, error = left(%(error)s, 2000), notice = left(%(notice)s, 2000),
        watermark_rev_after = w.watermark_rev, watermark_time_after = w.watermark_time
   FROM scm.sync_watermarks AS w
  WHERE r.run_id = %(run_id)s AND r.status = 'running'

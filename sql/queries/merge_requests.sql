@@ -34,7 +34,8 @@ SELECT s.iid,
 UPDATE scm.mrs AS m
    SET read_at = now(),
        children_head = CASE WHEN s.has_children THEN s.head_sha ELSE m.children_head END,
-       children_target = CASE WHEN s.has_children THEN s.target_branch ELSE m.children_target END
+       children_target = CASE WHEN s.has_children THEN s.target_branch ELSE m.children_target END,
+       versions_read_at = CASE WHEN s.has_children THEN now() ELSE m.versions_read_at END
   FROM json_to_recordset(%(rows)s)
     AS s (iid bigint, updated_at timestamptz, head_sha text, target_branch text, has_children boolean)
  WHERE m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = 0 AND m.updated_at = s.updated_at
@@ -70,6 +71,48 @@ SELECT m.iid, m.children_head, m.children_target
    AND NOT EXISTS (SELECT FROM scm.deferred_fetches AS o
                     WHERE o.repo_id = m.repo_id AND o.job_type = 'merge_requests'
                       AND o.natural_key = m.iid::text AND o.resolved_at IS NULL)
+
+-- name: stored_heads
+-- Reads for which head, target branch and comparison the versions and commits of merge requests are stored,
+-- or planned to be read. GitLab makes a new comparison when the target branch of an open one moves past it,
+-- with the same head. So it is unsure after such a move, and where the branches are unknown.
+SELECT m.iid, m.updated_at, m.children_head, m.children_target, m.head_sha, m.target_branch, m.base_sha, m.start_sha,
+       m.status = 'open'
+       AND NOT EXISTS (SELECT FROM scm.refs AS f
+                        WHERE f.repo_id = m.repo_id AND f.kind = 'branch' AND f.name = m.target_branch
+                          AND f.deleted_at IS NULL
+                          AND f.moved_at < m.versions_read_at - interval '10 minutes') AS is_unsure,
+       coalesce(o.failed, FALSE) AS has_failed, coalesce(o.planned, FALSE) AS is_planned
+  FROM scm.mrs AS m
+  CROSS JOIN LATERAL (SELECT bool_or(NOT d.is_planned) AS failed, bool_or(d.is_planned) AS planned
+                        FROM scm.deferred_fetches AS d
+                       WHERE d.repo_id = m.repo_id AND d.job_type = 'merge_requests'
+                         AND d.natural_key = m.iid::text AND d.resolved_at IS NULL) AS o
+ WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.replaced_id = 0 AND m.deleted_at IS NULL
+   AND m.gitlab_id = ANY (%(ids)s)
+
+-- name: stored_commits
+-- Reads commits of the repository, as the list of a merge request has them.
+SELECT commit_sha AS sha, title, message, author_name, author_email, authored_at, committer_name,
+       committer_email, committed_at, flags, raw
+  FROM scm.git_commits
+ WHERE repo_id = %(repo_id)s AND commit_sha = ANY (%(shas)s)
+
+-- name: commit_chains
+-- Follows first parents from the head of each merge request to its merge base. A chain without a merge has
+-- exactly its commits, because no commit above the merge base is in the target branch.
+WITH RECURSIVE chain AS (
+    SELECT s.iid, s.base, s.head AS sha, 0 AS position
+      FROM json_to_recordset(%(rows)s) AS s (iid bigint, head text, base text)
+    UNION ALL
+    SELECT c.iid, c.base, g.parents[1], c.position + 1
+      FROM chain AS c
+      JOIN scm.git_commits AS g ON g.repo_id = %(repo_id)s AND g.commit_sha = c.sha
+     WHERE c.sha <> c.base AND cardinality(g.parents) = 1 AND c.position < %(limit)s
+)
+SELECT iid, array_agg(sha ORDER BY position) AS shas FROM chain
+ GROUP BY iid, base
+HAVING (array_agg(sha ORDER BY position DESC))[1] = base
 
 -- name: unread_heads
 -- Lists open merge requests whose branch moved, in this repository or in a registered fork. The margin

@@ -133,11 +133,12 @@ SELECT now() AS now, (SELECT history_start FROM scm.deployment) AS history_start
 -- name: waiting
 -- Lists the jobs of a planned run that wait or are abandoned, inside its window. A run with a dispatch gets
 -- only the jobs of that dispatch.
-SELECT job_id, repo_id, job_type, mode, revs, period, reread, only_differences, priority, trigger, actor, reason
+SELECT job_id, repo_id, job_type, mode, revs, period, reread, only_differences, only_deferred, priority, trigger,
+       actor, reason
   FROM scm.sync_jobs
  WHERE repo_id = ANY (%(repo_ids)s) AND mode = %(mode)s AND NOT from_raw AND quarantine_ids IS NULL
    AND (%(dispatch)s = '' OR decision ->> 'dispatch' = %(dispatch)s)
-   AND (mode = 'incremental' OR revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange)
+   AND (mode = 'incremental' OR only_deferred OR revs <@ %(revs)s::int8range OR period <@ %(period)s::tstzrange)
    AND (status = 'pending'
         OR (status = 'failed' AND (not_before IS NULL OR not_before <= now()))
         OR (status = 'running' AND claim_expires_at < now()))
@@ -145,8 +146,8 @@ SELECT job_id, repo_id, job_type, mode, revs, period, reread, only_differences, 
 
 -- name: dispatched
 -- Lists the dispatched jobs that a worker pool accepts, in the order of the plan.
-SELECT j.job_id, j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.only_differences, j.priority, j.trigger,
-       j.actor, j.reason
+SELECT j.job_id, j.repo_id, j.job_type, j.mode, j.revs, j.period, j.reread, j.only_differences, j.only_deferred,
+       j.priority, j.trigger, j.actor, j.reason
   FROM scm.sync_jobs AS j
   JOIN scm.repos AS r USING (repo_id)
  WHERE j.dispatched_at IS NOT NULL AND NOT j.from_raw AND j.quarantine_ids IS NULL AND j.mode <> 'probe'

@@ -11,18 +11,40 @@ ON CONFLICT (repo_id, job_type, natural_key) WHERE resolved_at IS NULL DO UPDATE
        batch_id = EXCLUDED.batch_id, seen = q.seen + 1, last_seen_at = now()
 
 -- name: defer
--- Records a detail that could not be read. Each further failure waits longer, at most a day.
-INSERT INTO scm.deferred_fetches AS o (repo_id, job_type, natural_key, detail, last_error)
-VALUES (%(repo_id)s, %(job_type)s, %(natural_key)s, %(detail)s, left(%(error)s, 2000))
+-- Records details that were not read. Each further failure waits longer, at most a day. A plan never hides a
+-- failure.
+INSERT INTO scm.deferred_fetches AS o (repo_id, job_type, natural_key, detail, last_error, is_planned, priority,
+                                       row_updated_at, not_before)
+SELECT %(repo_id)s, %(job_type)s, natural_key, detail, left(error, 2000), is_planned, priority, row_updated_at,
+       now() + make_interval(secs => wait)
+  FROM json_to_recordset(%(fetches)s)
+    AS s (natural_key text, detail text, error text, is_planned boolean, priority integer,
+          row_updated_at timestamptz, wait double precision)
 ON CONFLICT (repo_id, job_type, natural_key, detail) WHERE resolved_at IS NULL DO UPDATE
-   SET attempts = o.attempts + 1, last_error = EXCLUDED.last_error,
-       not_before = now() + least(interval '1 day', interval '1 minute' * power(2, least(o.attempts, 12)))
+   SET is_planned = o.is_planned AND EXCLUDED.is_planned,
+       priority = CASE WHEN o.is_planned AND EXCLUDED.is_planned THEN EXCLUDED.priority ELSE 100 END,
+       row_updated_at = CASE WHEN o.is_planned THEN EXCLUDED.row_updated_at END,
+       attempts = o.attempts + (NOT EXCLUDED.is_planned)::integer,
+       last_error = CASE WHEN EXCLUDED.is_planned THEN o.last_error ELSE EXCLUDED.last_error END,
+       not_before = CASE WHEN EXCLUDED.is_planned THEN least(o.not_before, EXCLUDED.not_before)
+                         ELSE now() + least(interval '1 day',
+                                            interval '1 minute' * power(2, least(o.attempts, 12))) END
 
 -- name: due
--- Lists the deferred fetches of an asset that may be tried now.
+-- Lists the failed fetches of an asset that may be tried now.
 SELECT natural_key, detail, last_error AS error FROM scm.deferred_fetches
- WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND not_before <= now()
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND NOT is_planned
+   AND not_before <= now()
  ORDER BY not_before
+ LIMIT %(limit)s
+
+-- name: planned
+-- Lists planned fetches of an asset in the order in which they are read. The details of a row are neighbours
+-- there.
+SELECT natural_key, detail FROM scm.deferred_fetches
+ WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND is_planned
+   AND (%(waiting)s OR not_before <= now()) AND natural_key <> ALL (%(except_for)s)
+ ORDER BY priority, row_updated_at DESC, natural_key
  LIMIT %(limit)s
 
 -- name: entries

@@ -7,7 +7,7 @@ SELECT j.job_id, j.claim_token AS token, j.repo_id, r.slug, j.job_type, j.mode, 
        j.claimed_process, j.claimed_at, j.claim_expires_at AS expires_at, j.attempts, j.max_attempts,
        j.last_error_code, j.dagster_run_id, tried.failures, tried.got_on,
        coalesce(w.covered_revs @> (j.revs * int8range(1, w.head_rev + 1)), w.covered_time @> j.period, FALSE)
-       AND j.mode IN ('backfill', 'repair') AND NOT (j.reread OR j.only_differences OR j.from_raw)
+       AND j.mode IN ('backfill', 'repair') AND NOT (j.reread OR j.only_differences OR j.only_deferred OR j.from_raw)
        AND j.quarantine_ids IS NULL AS covered
   FROM scm.sync_jobs AS j
   JOIN scm.repos AS r USING (repo_id)
@@ -35,7 +35,7 @@ SELECT * FROM (
       JOIN scm.repos AS r USING (repo_id)
       JOIN scm.sync_watermarks AS w USING (repo_id, job_type)
      CROSS JOIN LATERAL (
-           SELECT NOT (j.reread OR j.only_differences OR j.from_raw) AND j.quarantine_ids IS NULL AS plain,
+           SELECT NOT (j.reread OR j.only_differences OR j.only_deferred OR j.from_raw) AND j.quarantine_ids IS NULL AS plain,
                   j.from_raw OR j.quarantine_ids IS NOT NULL OR j.mode = 'probe' AS one_off,
                   coalesce(w.covered_revs @> (j.revs * int8range(1, w.head_rev + 1)),
                            w.covered_time @> j.period, FALSE) AS complete) AS known

@@ -33,7 +33,8 @@ SELECT j.job_id, r.runs, r.batches
    AND NOT r.open
    AND j.job_id NOT IN (SELECT job_id FROM stays)
    AND NOT (j.status = 'dead' AND coalesce(j.last_error_code, '') <> ALL (%(given_up)s)
-            AND j.mode IN ('backfill', 'repair') AND j.quarantine_ids IS NULL AND NOT (j.from_raw OR j.only_differences)
+            AND j.mode IN ('backfill', 'repair') AND j.quarantine_ids IS NULL
+            AND NOT (j.from_raw OR j.only_differences OR j.only_deferred)
             AND NOT coalesce(w.covered_revs @> (j.revs * int8range(1, w.head_rev + 1)),
                              w.covered_time @> j.period, FALSE))
    AND NOT (j.only_differences AND EXISTS (

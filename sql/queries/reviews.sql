@@ -42,11 +42,17 @@ RETURNING r.mr_iid, r.gitlab_id
 -- name: reading
 -- Records how completely each review was read and returns those for which this reading is the latest. Pages
 -- are read ahead, so an older state may be written after a newer one. A state in the server's future does
--- not count as newer.
+-- not count as newer. A partial reading adds to the reading of the same update.
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, saw_internal, batch_id)
-SELECT %(repo_id)s, mr_iid, gitlab_id, mr_updated_at, whole, %(sees_internal)s, %(batch_id)s
+SELECT %(repo_id)s, s.mr_iid, s.gitlab_id, s.mr_updated_at,
+       CASE WHEN s.is_partial AND o.mr_updated_at = s.mr_updated_at
+            THEN ARRAY(SELECT DISTINCT part FROM unnest(o.whole || s.whole) AS part ORDER BY part)
+            ELSE s.whole END,
+       CASE WHEN s.has_notes OR o.mr_iid IS NULL THEN %(sees_internal)s ELSE o.saw_internal END, %(batch_id)s
   FROM json_to_recordset(%(sets)s)
-    AS s (mr_iid bigint, gitlab_id bigint, mr_updated_at timestamptz, whole text[])
+    AS s (mr_iid bigint, gitlab_id bigint, mr_updated_at timestamptz, whole text[], is_partial boolean,
+          has_notes boolean)
+  LEFT JOIN scm.mr_reviews AS o ON o.repo_id = %(repo_id)s AND o.mr_iid = s.mr_iid AND o.replaced_id = 0
 ON CONFLICT (repo_id, mr_iid, replaced_id) DO UPDATE
    SET gitlab_id = coalesce(EXCLUDED.gitlab_id, r.gitlab_id), mr_updated_at = EXCLUDED.mr_updated_at,
        whole = EXCLUDED.whole, saw_internal = EXCLUDED.saw_internal, batch_id = EXCLUDED.batch_id,
@@ -119,6 +125,17 @@ ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
         AND (EXCLUDED.approved_at, EXCLUDED.time_source) IS DISTINCT FROM (a.approved_at, a.time_source))
 RETURNING mr_iid, (xmax = 0) AS inserted
 
+-- name: put_seen_approvals
+-- Stores approvals that GraphQL showed. A stored one has a better time.
+INSERT INTO scm.mr_approvals AS a (repo_id, mr_iid, person, user_id, username, name, approved_at, time_source,
+                                   batch_id)
+SELECT %(repo_id)s, mr_iid, person, user_id, username, name, approved_at, time_source, %(batch_id)s
+  FROM json_to_recordset(%(rows)s)
+    AS s (mr_iid bigint, person text, user_id bigint, username text, name text, approved_at timestamptz,
+          time_source text)
+ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO NOTHING
+RETURNING mr_iid, TRUE AS inserted
+
 -- name: close_reviewers
 -- Closes review requests that were withdrawn.
 UPDATE scm.mr_reviewers SET closed_at = now(), batch_id = %(batch_id)s
@@ -146,18 +163,53 @@ ON CONFLICT (repo_id, mr_iid, person) WHERE closed_at IS NULL DO UPDATE
 RETURNING mr_iid, (xmax = 0) AS inserted
 
 -- name: as_of
--- Lists complete reviews that need not be read again for this update and head. A push may reset approvals
--- without an update. So a merge request that was written since, or has moved, is left out.
+-- Lists reviews that need not be read again for this update and head: complete ones, and those whose missing
+-- details are planned. A push may reset approvals without an update. So a merge request that was written
+-- since, or has moved, is left out.
 SELECT r.mr_iid, r.mr_updated_at
   FROM json_to_recordset(%(rows)s) AS s (iid bigint, head_sha text, gitlab_id bigint)
   JOIN scm.mr_reviews AS r ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid AND r.replaced_id = 0
   LEFT JOIN scm.mrs AS m ON m.repo_id = r.repo_id AND m.iid = r.mr_iid AND m.replaced_id = 0
- WHERE r.whole @> %(needed)s AND coalesce(r.gitlab_id = s.gitlab_id, TRUE)
+ WHERE r.whole || ARRAY(SELECT CASE o.detail WHEN 'notes' THEN 'note' ELSE replace(o.detail, '_events', '') END
+                          FROM scm.deferred_fetches AS o
+                         WHERE o.repo_id = r.repo_id AND o.job_type = 'reviews' AND o.is_planned
+                           AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL) @> %(needed)s
+   AND coalesce(r.gitlab_id = s.gitlab_id, TRUE)
    AND (m.iid IS NULL OR (m.batch_id <= r.batch_id AND m.head_sha IS NOT DISTINCT FROM s.head_sha
                           AND m.deleted_at IS NULL))
    AND NOT EXISTS (SELECT FROM scm.deferred_fetches AS o
-                    WHERE o.repo_id = r.repo_id AND o.job_type = 'reviews'
+                    WHERE o.repo_id = r.repo_id AND o.job_type = 'reviews' AND NOT o.is_planned
                       AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
+
+-- name: known
+-- Reads what is stored of some merge requests and their reviews, for the decision which details are read.
+SELECT s.iid, r.mr_updated_at, coalesce(r.whole, '{}') AS whole,
+       m.status, m.labels, m.milestone, m.head_sha,
+       ARRAY(SELECT o.detail FROM scm.deferred_fetches AS o
+              WHERE o.repo_id = %(repo_id)s AND o.job_type = 'reviews' AND o.natural_key = s.iid::text
+                AND o.resolved_at IS NULL) AS deferred,
+       ARRAY(SELECT coalesce(a.user_id::text, '@' || a.username) FROM scm.mr_approvals AS a
+              WHERE a.repo_id = %(repo_id)s AND a.mr_iid = s.iid AND a.closed_at IS NULL
+                AND a.replaced_id = 0) AS approvers,
+       (SELECT jsonb_object_agg(coalesce(w.user_id::text, '@' || w.username), w.state) FROM scm.mr_reviewers AS w
+         WHERE w.repo_id = %(repo_id)s AND w.mr_iid = s.iid AND w.closed_at IS NULL
+           AND w.replaced_id = 0) AS reviewers
+  FROM json_to_recordset(%(rows)s) AS s (iid bigint, gitlab_id bigint)
+  LEFT JOIN scm.mr_reviews AS r
+    ON r.repo_id = %(repo_id)s AND r.mr_iid = s.iid AND r.replaced_id = 0
+   AND coalesce(r.gitlab_id = s.gitlab_id, TRUE)
+  LEFT JOIN scm.mrs AS m
+    ON m.repo_id = %(repo_id)s AND m.iid = s.iid AND m.replaced_id = 0 AND m.gitlab_id = s.gitlab_id
+   AND m.deleted_at IS NULL
+
+-- name: events_of
+-- Reads the present events of some reviews, as far as the decision which details are read needs them.
+SELECT mr_iid, source_event_id, origin, event_type, reviewer_id, reviewer_username, reviewer_name, ts,
+       updated_at, body, is_system, is_internal, discussion_id, is_reply, resolvable, resolved, resolved_by_id,
+       resolved_at, position, duplicate_of, time_precision
+  FROM scm.review_events
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND replaced_id = 0 AND deleted_at IS NULL
+   AND missing_since IS NULL AND origin IN ('note', 'milestone')
 
 -- name: stale
 -- Lists open merge requests for the rolling scan of reviews. A review that was never read counts from its

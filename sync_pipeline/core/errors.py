@@ -82,6 +82,12 @@ class AnswerStalled(Transient):
     code = "timeout"
 
 
+class AnswerCut(Transient):
+    """A response began, and the connection broke before its end. A shorter response may arrive."""
+
+    code = "connection"
+
+
 class WindowTooHard(Transient):
     """The response for a window was unusable or too slow; a smaller window may work. Nothing was stored."""
 

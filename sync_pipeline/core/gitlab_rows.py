@@ -30,6 +30,11 @@ class Person:
     name: str | None
 
 
+def who(person: Person) -> str:
+    """The identity of an account: its number, else ``@`` and the user name."""
+    return f"@{person.username}" if person.user_id is None else str(person.user_id)
+
+
 class RefKind(StrEnum):
     """The kind of a ref."""
 
@@ -185,7 +190,8 @@ class ReviewEventRow:
 
     ``duplicate_of`` names the structured event of the same fact; such a note has the kind ``system``.
     ``is_reply``: not the first note of its discussion. ``details`` are of the kind (people added and removed,
-    the label, the number of commits).
+    the label, the number of commits). ``time_precision`` is ``second`` or ``millisecond``: the unit to which
+    the source gave the times.
     """
 
     mr_iid: int
@@ -210,6 +216,7 @@ class ReviewEventRow:
     raw: Raw
     details: Mapping[str, Any] = field(default_factory=dict)
     duplicate_of: str | None = None
+    time_precision: str = "millisecond"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +247,10 @@ class ReviewSet:
     source if ``events`` lacks it. ``approvals`` and ``reviewers`` are the current sets, None if they could
     not be read. ``notes_counted`` is how many comments the server counts, including hidden ones. ``mr_id`` is
     the number of the merge request within the instance, None if it is not known.
+
+    ``kept`` are further details that are complete without a request. ``seen`` are sets of people that
+    GraphQL showed, without times: they add to what is stored and remove nothing. A ``partial`` review holds
+    some details of a review that was read before, and leaves the others as they are.
     """
 
     mr_iid: int
@@ -252,6 +263,9 @@ class ReviewSet:
     deferred: tuple[DeferredFetch, ...] = ()
     mr_id: int | None = None
     notes_counted: int | None = None
+    kept: frozenset[str] = frozenset()
+    seen: frozenset[str] = frozenset()
+    partial: bool = False
 
     @property
     def notes_hidden(self) -> int | None:
@@ -264,3 +278,26 @@ class ReviewSet:
 
 ReviewPage = Page[tuple[ReviewSet, ...]]
 """The reviews of the merge requests of one page."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReview:
+    """What is stored of a merge request and its review.
+
+    ``read_as_of`` is the ``updated_at`` of the merge request at the latest reading, None if there was none.
+    ``complete`` are the details that were read to their end at full precision then, and have no open deferred
+    fetch. ``status``, ``labels``, ``milestone`` and ``head_sha`` are of the stored row. ``approvers`` and
+    ``reviewers`` (with their states) are the present ones, as :func:`who` names them. ``notes`` are the
+    columns of the present notes by their event ids.
+    """
+
+    read_as_of: datetime | None = None
+    complete: frozenset[str] = frozenset()
+    status: str | None = None
+    labels: frozenset[str] = frozenset()
+    milestone: str | None = None
+    head_sha: str | None = None
+    approvers: frozenset[str] = frozenset()
+    reviewers: Mapping[str, str | None] = field(default_factory=dict)
+    notes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    has_milestone_events: bool = False

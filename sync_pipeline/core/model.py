@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 from uuid import UUID
@@ -273,11 +273,20 @@ class QuarantinedRow:
 
 @dataclass(frozen=True, slots=True)
 class DeferredFetch:
-    """A detail of a stored row that could not be read and is retried on its own."""
+    """A detail of a stored row that was not read, and is read later on its own.
+
+    ``is_planned``: it was left for later, and ``error`` says why; else it could not be read. Planned ones are
+    read by ``priority``, smallest first, then by ``row_updated_at`` of the row, newest first. None is read
+    before ``wait`` has passed, unless a person asks for it.
+    """
 
     natural_key: str
     detail: str
     error: str
+    is_planned: bool = False
+    priority: int = 100
+    row_updated_at: datetime | None = None
+    wait: timedelta = timedelta()
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,8 +389,9 @@ class JobRequest:
     source's end. ``reread`` also reads covered windows. ``from_raw`` (mode ``repair``) fills columns from the
     stored JSON without a request to the source; its window selects facts, not coverage. ``quarantine`` (mode
     ``repair``) are the entries of quarantine to retry, and nothing else. ``only_differences`` (mode
-    ``repair``) reads only the differences in its window again. ``depth`` is that of a ``probe``, which ends
-    after ``max_calls`` requests to the source, if set.
+    ``repair``) reads only the differences in its window again. ``only_deferred`` (mode ``repair``, without a
+    window) reads the planned deferred fetches of the asset, and nothing else: a completion job. ``depth`` is
+    that of a ``probe``, which ends after ``max_calls`` requests to the source, if set.
 
     ``job_id`` is the job that a plan dispatched, which is claimed as it is. None: the job is made or found.
     """
@@ -400,6 +410,7 @@ class JobRequest:
     from_raw: bool = False
     quarantine: tuple[int, ...] = ()
     only_differences: bool = False
+    only_deferred: bool = False
     depth: Depth | None = None
     max_calls: int | None = None
 

@@ -7,7 +7,8 @@ read though their ``updated_at`` is unchanged. Runs inside the caller's fenced t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -21,6 +22,8 @@ from sync_pipeline.facts import quarantine
 from sync_pipeline.facts.tables import MERGE_REQUEST_COMMITS, MERGE_REQUESTS, VERSIONS
 
 _SQL = queries("merge_requests")
+
+Commits = tuple[CommitRow, ...]
 
 
 # The upsert. The newer version of the source wins, then the later observation. A stored time in the server's
@@ -232,6 +235,83 @@ def known_heads(
     params = {"repo_id": repo_id, "iids": list(iids), "ids": None if ids is None else list(ids)}
     rows = conn.execute(_SQL["known_heads"], params)
     return {row["iid"]: (row["children_head"], row["children_target"]) for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHead:
+    """What is stored of the versions and commits of a merge request. ``children`` are the head and target
+    branch for which both are stored; ``base_sha`` and ``start_sha`` are of its newest version.
+
+    ``is_planned``: they are to be read later, for ``listed``: the head and target branch of the stored row.
+    ``is_unsure``: the server may have a new comparison for the same head, if the merge request was updated
+    after ``updated_at``. ``has_failed``: a fetch failed.
+    """
+
+    updated_at: datetime
+    children: tuple[str | None, str | None]
+    listed: tuple[str | None, str | None]
+    base_sha: str | None
+    start_sha: str | None
+    is_unsure: bool
+    is_planned: bool
+    has_failed: bool
+
+
+def stored_heads(conn: Connection, repo_id: int, ids: Mapping[int, int]) -> dict[int, StoredHead]:
+    """What is stored of the children of merge requests, given by number with their ``gitlab_id``."""
+    params = {"repo_id": repo_id, "iids": list(ids), "ids": list(ids.values())}
+    return {
+        row["iid"]: StoredHead(
+            row["updated_at"],
+            (row["children_head"], row["children_target"]),
+            (row["head_sha"], row["target_branch"]),
+            row["base_sha"],
+            row["start_sha"],
+            row["is_unsure"],
+            row["is_planned"],
+            row["has_failed"],
+        )
+        for row in conn.execute(_SQL["stored_heads"], params)
+    }
+
+
+# Commits that are looked up for one merge request. One with more is asked for its list.
+_LONGEST_CHAIN = 250
+
+
+def known_commits(conn: Connection, repo_id: int, rows: Iterable[MergeRequestRow]) -> dict[int, Commits]:
+    """The commits of those merge requests whose branch is stored whole, by number, newest first. ``rows``
+    have their versions: a branch goes from the head of the newest one to its merge base.
+    """
+    asked = []
+    for row in rows:
+        newest = max(row.versions or (), key=lambda version: version.version_id, default=None)
+        if (
+            newest is not None
+            and newest.head_sha == row.head_sha
+            and newest.base_sha not in (None, row.head_sha)
+        ):
+            asked.append({"iid": row.iid, "head": row.head_sha, "base": newest.base_sha})
+    if not asked:
+        return {}
+    params = {"repo_id": repo_id, "rows": recordset(asked), "limit": _LONGEST_CHAIN}
+    # Without the merge base.
+    chains = {row["iid"]: row["shas"][:-1] for row in conn.execute(_SQL["commit_chains"], params)}
+    shas = {sha for chain in chains.values() for sha in chain}
+    found = {row["sha"]: row for row in conn.execute(_SQL["stored_commits"], params | {"shas": list(shas)})}
+    return {iid: tuple(_stored_commit(found[sha]) for sha in chain) for iid, chain in chains.items()}
+
+
+def _stored_commit(row: dict[str, Any]) -> CommitRow:
+    return CommitRow(
+        parents=None,
+        authored_raw=None,
+        committed_raw=None,
+        additions=None,
+        deletions=None,
+        web_url=None,
+        **row | {"flags": tuple(row["flags"])},
+    )
 
 
 def unread_heads(conn: Connection, repo_id: int, project_id: int, instance: str) -> list[int]:

@@ -67,22 +67,43 @@ def quarantine(
 
 
 def defer(conn: Connection, *, repo_id: int, job_type: JobType, fetches: Iterable[DeferredFetch]) -> None:
-    """Record details that could not be read. One that is recorded already waits longer each time."""
-    for item in fetches:
-        conn.execute(
-            _SQL["defer"],
-            {
-                "repo_id": repo_id,
-                "job_type": str(job_type),
-                **asdict(item),
-            },
-        )
+    """Record details that were not read. One that failed before waits longer each time. A planned one that
+    is recorded already keeps its time, and its error if it failed."""
+    once = {(item.natural_key, item.detail): item for item in fetches}
+    if not once:
+        return
+    rows = [asdict(item) | {"wait": item.wait.total_seconds()} for item in once.values()]
+    conn.execute(_SQL["defer"], {"repo_id": repo_id, "job_type": str(job_type), "fetches": recordset(rows)})
 
 
 def due(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[DeferredFetch]:
-    """At most ``limit`` fetches whose next try has come, the longest waiting first."""
+    """At most ``limit`` failed fetches whose next try has come, the longest waiting first."""
     params = {"repo_id": repo_id, "job_type": str(job_type), "limit": limit}
     return [DeferredFetch(**row) for row in conn.execute(_SQL["due"], params)]
+
+
+def planned(
+    conn: Connection,
+    repo_id: int,
+    job_type: JobType,
+    *,
+    limit: int,
+    waiting: bool = False,
+    except_for: Iterable[str] = (),
+) -> dict[str, list[str]]:
+    """The planned details of some rows by the keys of the rows, most urgent first: about ``limit`` details.
+    With ``waiting`` also those whose time has not come. Keys in ``except_for`` are left out."""
+    params = {
+        "repo_id": repo_id,
+        "job_type": str(job_type),
+        "limit": limit,
+        "waiting": waiting,
+        "except_for": list(except_for),
+    }
+    found: dict[str, list[str]] = {}
+    for row in conn.execute(_SQL["planned"], params):
+        found.setdefault(row["natural_key"], []).append(row["detail"])
+    return found
 
 
 def entries(

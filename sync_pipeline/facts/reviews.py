@@ -9,21 +9,28 @@ is for a confirmation to say.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from sync_pipeline.core.gitlab_rows import MergeRequestRow, Origin, Person, ReviewEventRow, ReviewSet
+from sync_pipeline.core.gitlab_rows import (
+    MergeRequestRow,
+    Origin,
+    Person,
+    ReviewEventRow,
+    ReviewSet,
+    StoredReview,
+)
 from sync_pipeline.core.model import Counts, JobType
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.rows import only_value
 from sync_pipeline.database.values import ESCAPED, flags, payload, recordset, storable
 from sync_pipeline.facts import quarantine
-from sync_pipeline.facts.tables import REVIEW_EVENTS
+from sync_pipeline.facts.tables import REVIEW_EVENTS, comparable
 
 _SQL = queries("reviews")
 
@@ -48,7 +55,8 @@ UPDATE scm.mr_reviewers AS r SET replaced_id = 0
 
 
 # The upsert of events. The newer version of the source wins, then the later observation, unless the stored
-# time is in the server's future. Equal content changes nothing, unless the event was missing meanwhile.
+# time is in the server's future. Equal content changes nothing, unless the event was missing meanwhile. Times
+# in seconds never replace milliseconds of the same second.
 _UPSERT = REVIEW_EVENTS.sql("""
 INSERT INTO scm.review_events AS t (repo_id, {columns}, batch_id)
 SELECT %(repo_id)s, {columns}, %(batch_id)s
@@ -61,7 +69,10 @@ ON CONFLICT (repo_id, mr_iid, replaced_id, source_event_id) DO UPDATE
  WHERE (coalesce(t.updated_at < EXCLUDED.updated_at, FALSE)
         OR (NOT coalesce(t.updated_at > EXCLUDED.updated_at, FALSE) AND t.batch_id <= EXCLUDED.batch_id)
         OR (t.updated_at > %(server_now)s AND t.stored_at < %(begun)s))
-   AND (t.content_hash <> EXCLUDED.content_hash OR t.missing_since IS NOT NULL OR t.deleted_at IS NOT NULL)
+   AND (t.content_hash <> EXCLUDED.content_hash OR t.missing_since IS NOT NULL OR t.deleted_at IS NOT NULL
+        OR (t.time_precision = 'second' AND EXCLUDED.time_precision = 'millisecond'))
+   AND (t.time_precision = 'second' OR EXCLUDED.time_precision = 'millisecond'
+        OR coalesce(t.updated_at < EXCLUDED.updated_at, TRUE))
 RETURNING (xmax = 0) AS inserted
 """)
 
@@ -70,7 +81,7 @@ RETURNING (xmax = 0) AS inserted
 _LONGEST_PERSON = 500
 _APPROVALS = "approvals"
 _REVIEWERS = "reviewers"
-_DETAILS = {
+_DETAILS: dict[str, str] = {
     Origin.NOTE: "notes",
     Origin.STATE: "state_events",
     Origin.LABEL: "label_events",
@@ -127,6 +138,7 @@ def store_reviews(
     current = [one for one in found if one.mr_iid in first]
     returned, missing = _compare(conn, params, current, events, sees_internal)
     beside += missing
+    beside += _store_seen(conn, params, current)
     beside += _store_set(
         conn, _SQL["close_approvals"], _SQL["put_approvals"], params, first, approvals_of(current)
     )
@@ -231,14 +243,13 @@ def _key(iid: int, event_id: str) -> str:
 
 
 def _reading(one: ReviewSet) -> dict[str, Any]:
-    whole = [str(origin) for origin in one.whole]
-    whole += [_APPROVALS] if one.approvals is not None else []
-    whole += [_REVIEWERS] if one.reviewers is not None else []
     return {
         "mr_iid": one.mr_iid,
         "gitlab_id": one.mr_id,
         "mr_updated_at": one.mr_updated_at,
-        "whole": sorted(whole),
+        "whole": sorted({part_of(detail) for detail in (*_came(one), *one.kept)}),
+        "is_partial": one.partial,
+        "has_notes": Origin.NOTE in one.whole,
     }
 
 
@@ -283,7 +294,7 @@ def approvals_of(found: Sequence[ReviewSet]) -> PeopleOf:
             ],
         )
         for one in found
-        if one.approvals is not None
+        if one.approvals is not None and _APPROVALS not in one.seen
     ]
 
 
@@ -298,7 +309,7 @@ def reviewers_of(found: Sequence[ReviewSet]) -> PeopleOf:
             ],
         )
         for one in found
-        if one.reviewers is not None
+        if one.reviewers is not None and _REVIEWERS not in one.seen
     ]
 
 
@@ -327,26 +338,124 @@ def _store_set(
     return closed + sum(not (row["inserted"] and first[row["mr_iid"]]) for row in put_rows)
 
 
+def _store_seen(conn: Connection, params: dict[str, Any], current: Sequence[ReviewSet]) -> int:
+    """Add the people that GraphQL showed, and close nothing; returns how many are new or changed."""
+    number = 0
+    for name, query, people_of in (
+        (_APPROVALS, _SQL["put_seen_approvals"], approvals_of),
+        (_REVIEWERS, _SQL["put_reviewers"], reviewers_of),
+    ):
+        sets = [replace(one, seen=frozenset()) for one in current if name in one.seen]
+        rows = {_key(iid, row["person"]): row for iid, people in people_of(sets) for row in people}
+        if rows:
+            found = conn.execute(query, params | {"rows": recordset(rows.values())})
+            number += sum(not row["inserted"] for row in found)
+    return number
+
+
 def part_of(detail: str) -> str:
     """The name of a detail in ``scm.mr_reviews.whole``: an origin of events, or a set of people."""
     return next((str(origin) for origin, name in _DETAILS.items() if name == detail), detail)
 
 
-def _read(one: ReviewSet) -> Iterator[str]:
-    """The details that this reading brought."""
-    deferred = {row.detail for row in one.deferred}
-    came = [_DETAILS[origin] for origin in one.whole]
-    came += [_APPROVALS] if one.approvals is not None else []
-    came += [_REVIEWERS] if one.reviewers is not None else []
-    yield from (detail for detail in came if detail not in deferred)
+def _came(one: ReviewSet) -> Iterator[str]:
+    """The details that came to their end at full precision."""
+    yield from (_DETAILS[origin] for origin in one.whole)
+    if one.approvals is not None and _APPROVALS not in one.seen:
+        yield _APPROVALS
+    if one.reviewers is not None and _REVIEWERS not in one.seen:
+        yield _REVIEWERS
+
+
+def _read(one: ReviewSet) -> set[str]:
+    """The details that need no deferred fetch after this reading."""
+    return {*_came(one), *one.kept} - {row.detail for row in one.deferred}
+
+
+def stored_reviews(
+    conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow]
+) -> dict[int, StoredReview]:
+    """What is stored of each of these merge requests and its review, by number."""
+    found: dict[int, StoredReview] = {}
+    notes: dict[int, dict[str, dict[str, Any]]] = {row.iid: {} for row in rows}
+    with_milestones: set[int] = set()
+    for event in conn.execute(_SQL["events_of"], {"repo_id": repo_id, "iids": list(notes)}):
+        if event["origin"] == Origin.NOTE:
+            notes[event["mr_iid"]][event["source_event_id"]] = event
+        else:
+            with_milestones.add(event["mr_iid"])
+    asked = recordset({"iid": row.iid, "gitlab_id": row.mr_id} for row in rows)
+    for one in conn.execute(_SQL["known"], {"repo_id": repo_id, "rows": asked}):
+        parts = {part: _DETAILS.get(part, part) for part in one["whole"]}
+        found[one["iid"]] = StoredReview(
+            read_as_of=one["mr_updated_at"],
+            complete=frozenset(parts.values()) - frozenset(one["deferred"]),
+            status=one["status"],
+            labels=frozenset(one["labels"] or ()),
+            milestone=one["milestone"],
+            head_sha=one["head_sha"],
+            approvers=frozenset(one["approvers"]),
+            reviewers=one["reviewers"] or {},
+            notes=notes[one["iid"]],
+            has_milestone_events=one["iid"] in with_milestones,
+        )
+    return found
+
+
+# Columns of a note that GraphQL gives as REST does, and its times, which GraphQL gives in whole seconds.
+_SAME = (
+    "reviewer_id",
+    "reviewer_username",
+    "reviewer_name",
+    "body",
+    "is_system",
+    "is_internal",
+    "discussion_id",
+    "resolvable",
+    "resolved",
+    "resolved_by_id",
+)
+_TIMES = ("ts", "updated_at", "resolved_at")
+
+
+def changed_notes(
+    events: Iterable[ReviewEventRow], stored: Mapping[str, Mapping[str, Any]]
+) -> tuple[ReviewEventRow, ...]:
+    """The notes of GraphQL that are new, or differ from the ``stored`` ones at the precision of a second.
+    They keep stored times of the same second, and a stored position with the lines that GraphQL lacks.
+    """
+    found: list[ReviewEventRow] = []
+    for row in events:
+        old = stored.get(row.event_id)
+        if old is None:
+            found.append(row)
+            continue
+        new = REVIEW_EVENTS.values(row)
+        is_same = all(comparable(new[name]) == old[name] for name in _SAME)
+        is_same = is_same and all(_second(new[name]) == _second(old[name]) for name in _TIMES)
+        if is_same and (old["duplicate_of"] is not None or row.kind == old["event_type"]):
+            continue
+        changes: dict[str, Any] = {}
+        if _second(row.occurred_at) == _second(old["ts"]):
+            changes["occurred_at"] = old["ts"]
+        if _second(row.resolved_at) == _second(old["resolved_at"]):
+            changes["resolved_at"] = old["resolved_at"]
+        if row.position is not None and old["position"] is not None:
+            changes["position"] = old["position"]
+        found.append(replace(row, **changes))
+    return tuple(found)
+
+
+def _second(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.replace(microsecond=0)
 
 
 def reviews_as_of(
     conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow], refused: Collection[str] = ()
 ) -> dict[int, datetime]:
-    """By merge request, the ``updated_at`` as of which its review is complete. All kinds of events and the
-    approvals were read to their end, nothing is deferred, and its head was that of the row already. Details
-    that the server refuses for every merge request are not needed.
+    """By merge request, the ``updated_at`` as of which its review need not be read. All kinds of events and
+    the approvals were read to their end or are planned, no fetch failed, and its head was that of the row
+    already. Details that the server refuses for every merge request are not needed.
     """
     missing = {part_of(detail) for detail in refused}
     needed = [part for part in (*map(str, Origin), _APPROVALS) if part not in missing]

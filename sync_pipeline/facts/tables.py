@@ -282,6 +282,8 @@ REVIEW_EVENTS = Table(
     key=("mr_iid", "source_event_id"),
     hashes=("content_hash",),
     fixed=("origin",),
-    # Only the discussion that lists a note has these values.
-    inferred=("discussion_id", "is_reply"),
+    # A property of the reading, not of the event. Hashes of earlier versions do not have it.
+    unhashed=("time_precision",),
+    # Only the discussion that lists a note, and the way it was read, say these values.
+    inferred=("discussion_id", "is_reply", "time_precision"),
 )

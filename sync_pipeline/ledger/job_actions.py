@@ -33,8 +33,8 @@ SELECT j.job_id, j.repo_id, r.slug, r.instance, r.tenant, j.job_type, j.mode, j.
                                WHEN 'completed' THEN j.finished_at ELSE j.created_at END)::float8 AS age,
        r.lifecycle = 'retired' AS retired,
        j.from_raw OR j.quarantine_ids IS NOT NULL OR j.mode = 'probe' AS one_off,
-       j.mode IN ('backfill', 'repair') AND NOT (j.reread OR j.only_differences OR j.from_raw)
-       AND j.quarantine_ids IS NULL
+       j.mode IN ('backfill', 'repair') AND j.quarantine_ids IS NULL
+       AND NOT (j.reread OR j.only_differences OR j.only_deferred OR j.from_raw)
        AND NOT coalesce(w.covered_revs @> (j.revs * int8range(1, w.head_rev + 1)), w.covered_time @> j.period,
                         FALSE) AS missing
   FROM scm.sync_jobs AS j

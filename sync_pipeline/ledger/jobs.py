@@ -103,7 +103,7 @@ def enqueue(conn: Connection, request: JobRequest, *, max_attempts: int = 3, con
     running, a reread makes it run once more. Raises LookupError if the asset is not registered, LeaseHeld
     while a job that does other work has the same window.
     """
-    names = (*_STORED_WITH_JOB, "from_raw", "only_differences", "depth")
+    names = (*_STORED_WITH_JOB, "from_raw", "only_differences", "only_deferred", "depth")
     params = {name: getattr(request, name) for name in names} | range_params(request.window)
     params |= {
         "quarantine_ids": sorted(request.quarantine) or None,
@@ -306,10 +306,11 @@ def finish(
     error: str | None = None,
     backoff: float = 0.0,
     refund: bool = False,
+    notice: str | None = None,
 ) -> bool:
     """End the attempt and release the lease that it still has. The status ``pending`` or ``refund`` gives the
-    attempt back: the job may have one more. False if the claim was lost: the job then belongs to another
-    process and does not change."""
+    attempt back: the job may have one more. ``notice`` is why it read in another way than usual. False if the
+    claim was lost: the job then belongs to another process and does not change."""
     params = {
         "job_id": claim.job_id,
         "token": claim.token,
@@ -318,6 +319,7 @@ def finish(
         "head_rev": head_rev,
         "error_code": error_code,
         "error": error,
+        "notice": notice,
         "backoff": backoff,
         "refund": 1 if refund or job_status is JobStatus.PENDING else 0,
     }

@@ -219,6 +219,9 @@ class GitLab(Group, alias_generator="gitlab_{}".format):
     token_file, ca_file, and name (as SCM_GITLAB_NAME)."""
     parallel: int = Field(4, ge=1, le=16)
     """Parallel requests of one repository to a GitLab."""
+    graphql: bool = True
+    """Read notes, approvers and reviewers of many merge requests in one request. A server without GraphQL is
+    read by REST, with the same rows in the end."""
     safety_lag_seconds: float = Field(60.0, ge=0, le=86_400, alias="safety_lag_seconds")
     """Time before the server's clock at which an incremental reading of a GitLab ends."""
     overlap_seconds: SecondsOrZero = Field(300.0, alias="overlap_seconds")

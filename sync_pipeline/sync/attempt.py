@@ -64,6 +64,8 @@ DEFERRED_PER_VISIT = 20
 
 # The lease goes to the smallest number first: live syncing overtakes a backfill between two chunks.
 _LEASE_PRIORITY = {Mode.INCREMENTAL: 0, Mode.REPAIR: 1, Mode.BACKFILL: 2, Mode.PROBE: 2}
+# A completion job lets everything else write first.
+_LEASE_PRIORITY_OF_COMPLETION = 3
 # The job waits and keeps its attempts, because a retry cannot help yet. A rejected credential is stopped as a
 # whole, and live syncing notices when a disabled feature is enabled.
 _WAITS = frozenset({"credential", "scope", "disabled"})
@@ -124,6 +126,8 @@ class Attempt:
         self.claim = claim
         self.job_type: JobType = request.job_type
         self.error: SyncError | None = None
+        # Why it read in another way than usual, in one line.
+        self.notice: str | None = None
         self._cancel = cancel
         self._progress = progress
         self._started = time.monotonic()
@@ -145,7 +149,7 @@ class Attempt:
     @property
     def rereads(self) -> bool:
         """True if the attempt also reads windows that are already covered."""
-        return self.claim.reread or self.request.mode is Mode.REPAIR
+        return self.claim.reread or (self.request.mode is Mode.REPAIR and not self.request.only_deferred)
 
     # -- writing -----------------------------------------------------------------------------------------
 
@@ -218,7 +222,9 @@ class Attempt:
                         job_type=self.job_type,
                         waiter=self.claim.token,
                         who=who,
-                        priority=_LEASE_PRIORITY[self.request.mode],
+                        priority=_LEASE_PRIORITY_OF_COMPLETION
+                        if self.request.only_deferred
+                        else _LEASE_PRIORITY[self.request.mode],
                         length=settings.jobs.lease_seconds,
                     )
                     holder = leases.holder(conn, self.repo.repo_id, self.job_type) if lease is None else None
@@ -297,6 +303,7 @@ class Attempt:
                     error=str(error) if error else None,
                     backoff=backoff,
                     refund=free,
+                    notice=self.notice,
                 )
                 if owned:
                     watermarks.lock_generation(conn, self.repo.repo_id, self.job_type, self.claim.generation)

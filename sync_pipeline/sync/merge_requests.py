@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 
 from sync_pipeline.core.errors import Cancelled, ClaimLost, LeaseLost, RowUnreadable, SyncError
-from sync_pipeline.core.gitlab_rows import MergeRequestPage, MergeRequestRow, ReviewPage, ReviewSet
+from sync_pipeline.core.gitlab_rows import MergeRequestPage, ReviewPage, ReviewSet
 from sync_pipeline.core.model import (
     BEGINNING,
     DeferredFetch,
@@ -29,6 +29,7 @@ from sync_pipeline.core.model import (
     Refusal,
     TimeWindow,
     Traffic,
+    Trigger,
 )
 from sync_pipeline.core.windows import merged, overlap, span
 from sync_pipeline.facts import comparison, merge_requests, quarantine, reviews, tombstones, unreadable
@@ -38,19 +39,14 @@ from sync_pipeline.policy.chunking import next_step
 from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals, ask_others
 from sync_pipeline.sources.gitlab.fields import quarantined
-from sync_pipeline.sources.gitlab.merge_requests import (
-    Head,
-    MergeRequestReader,
-    deferred_of_unlisted,
-    unlisted_window,
-)
-from sync_pipeline.sources.gitlab.page_bisect import UNLISTED
+from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader, unlisted_window
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
 from sync_pipeline.sync.attempt import DEFERRED_PER_VISIT, Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss, store_in_chunks
 from sync_pipeline.sync.compare_merge_requests import gone_ones, number_of
+from sync_pipeline.sync.details import DetailReader
 from sync_pipeline.sync.merge_request_facts import PROBE_EVERY, MergeRequestFacts, ReviewFacts
 from sync_pipeline.sync.pages import open_batch
 from sync_pipeline.sync.project import ProjectVisit
@@ -60,6 +56,10 @@ _SCAN_EVERY = timedelta(days=1)
 _MAX_PER_VISIT = 100
 # Merge requests that are asked for a refused detail. Several, because some may be deleted.
 _MAX_PROBED = 20
+# Merge requests whose planned details a visit reads that a schedule started. More are for completion jobs.
+_MAX_PLANNED = 50
+# The same for a completion job that a schedule started.
+_MAX_COMPLETED = 2_000
 # Merge requests that are read again under one lease.
 _MAX_PER_LEASE = 20
 # Rows updated within the next hour are listed anyway.
@@ -86,6 +86,7 @@ class MergeRequestWork:
         self._settings = first.settings
         self._repo = first.repo
         self._is_incremental = first.is_incremental
+        self._only_planned = first.request.only_deferred
         self._rereads = any(attempt.rereads for attempt in attempts)
         # Requests count for the first attempt, but for those of reviews that are read beside it.
         first.meter = self._other_traffic
@@ -98,11 +99,14 @@ class MergeRequestWork:
             children=any(one.job_type is JobType.MERGE_REQUESTS for one in attempts),
             refusals=refusals[JobType.MERGE_REQUESTS],
         )
-        self._review_reader = ReviewReader(
+        review_reader = ReviewReader(
             client, visit.project_id, parallel=parallel, refusals=refusals[JobType.REVIEWS]
         )
+        self._details = DetailReader(
+            attempts, client, visit, self._reader, review_reader, refusals, self._counted
+        )
         self._facts: dict[JobType, MergeRequestFacts | ReviewFacts] = {
-            one.job_type: ReviewFacts(one, visit, self._review_reader, refusals[JobType.REVIEWS])
+            one.job_type: ReviewFacts(one, visit, review_reader, refusals[JobType.REVIEWS])
             if one.job_type is JobType.REVIEWS
             else MergeRequestFacts(one, visit, self._reader, refusals[JobType.MERGE_REQUESTS])
             for one in attempts
@@ -123,10 +127,16 @@ class MergeRequestWork:
                 self._visit.note(error)
                 for attempt in self._attempts:
                     attempt.error = error
+            finally:
+                for attempt in self._all:
+                    attempt.notice = self._details.notice
 
     def _read(self) -> None:
         readable = self._visit.readable(None)
         self._load_refusals(readable)
+        if self._only_planned:
+            self._read_planned(readable)
+            return
         if self._is_incremental:
             self._fetch_deferred(readable)
         for window in self._windows(readable):
@@ -141,6 +151,8 @@ class MergeRequestWork:
                 self._visit.record(attempt, complete=True)
             except LeaseLost as error:
                 self._give_up(attempt, error)
+        # Behind the record of the visit, which a failure here does not concern.
+        self._read_planned(readable)
 
     def _windows(self, readable: TimeWindow) -> Iterable[TimeWindow]:
         """The windows to read. Live syncing reads from the watermark on, with the overlap. Other jobs read
@@ -179,14 +191,14 @@ class MergeRequestWork:
         hour sooner than what was updated in years."""
         first = min((a.claim.step for a in self._attempts if a.claim.step is not None), default=None)
         if first is None:
-            yield from self._reader.read(window, self._known)
+            yield from self._reader.listed(window)
             return
         longest = timedelta(seconds=self._settings.degradation.max_forward_window_seconds)
         step, since = first, window.since
         while since < window.until:
             until = since + min(step, window.until - since)
             rows = 0
-            for page in self._reader.read(TimeWindow(since, until), self._known):
+            for page in self._reader.listed(TimeWindow(since, until)):
                 rows += len(page.rows)
                 yield page
             since = until
@@ -220,38 +232,14 @@ class MergeRequestWork:
         *,
         covers: bool = False,
         fully: bool = False,
+        children: bool = False,
     ) -> Iterator[_Pages]:
         for listed in pages:
             covered = listed.covered if covers else None
-            page = replace(listed, window=window, covered=covered, evidence=_evidence(listed))
-            found: dict[JobType, Page[Any] | SyncError] = {JobType.MERGE_REQUESTS: page}
-            for attempt in list(attempts):
-                if attempt.job_type is JobType.REVIEWS:
-                    try:
-                        with self._counted(attempt):
-                            found[JobType.REVIEWS] = self._review_page(page, fully=fully)
-                    except Cancelled:
-                        raise
-                    except SyncError as error:
-                        found[JobType.REVIEWS] = error
-            yield found
-
-    def _review_page(self, page: MergeRequestPage, *, fully: bool) -> ReviewPage:
-        sets = self._review_reader.read(page.rows if fully else self._unread(page.rows))
-        # The review of a merge request that cannot be read is not read either.
-        unlisted = [row for row in page.quarantined if row.reason == UNLISTED]
-        return Page(
-            page.window,
-            tuple(sets),
-            page.covered,
-            (*page.quarantined, *(row for one in sets for row in one.quarantined)),
-            (
-                *(fetch for one in sets for fetch in one.deferred),
-                *(deferred_of_unlisted(row, "notes") for row in unlisted),
-            ),
-            page.evidence,
-            page.date,
-        )
+            page = replace(listed, window=window, covered=covered)
+            job_types = [attempt.job_type for attempt in attempts]
+            for part, reviewed in self._details.read(page, job_types, fully=fully, children=children):
+                yield _by_job_type(part, reviewed, by_number=listed.window is None)
 
     def _store(self, attempts: list[Attempt], came: dict[int, ReviewSet | None], pages: _Pages) -> int:
         """Store a page for each of ``attempts``; one that fails is taken out. Returns the number of rows."""
@@ -297,22 +285,6 @@ class MergeRequestWork:
         attempt.error = error
         self._attempts.remove(attempt)
 
-    def _known(self, ids: Mapping[int, int]) -> Mapping[int, Head]:
-        """The heads of those whose versions and commits need not be read again."""
-        if self._rereads:
-            return {}
-        with self._database.connection() as conn:
-            return merge_requests.known_heads(conn, self._repo.repo_id, ids, ids.values())
-
-    def _unread(self, rows: Sequence[MergeRequestRow]) -> Sequence[MergeRequestRow]:
-        """Those whose review was not read since they were updated, or got another head."""
-        if self._rereads or not rows:
-            return rows
-        refused = self._facts[JobType.REVIEWS].refusals.refused
-        with self._database.connection() as conn:
-            known = reviews.reviews_as_of(conn, self._repo.repo_id, rows, refused)
-        return [row for row in rows if known.get(row.iid) != row.updated_at]
-
     # -- details that the server refuses for every merge request ---------------------------------------------
 
     def _others(self, iids: Collection[int]) -> list[int]:
@@ -330,7 +302,7 @@ class MergeRequestWork:
                     continue
                 refusals.load([one.detail])
                 if one.is_due and self._is_incremental:
-                    with self._counted(attempt):
+                    with self._counted(attempt.job_type):
                         self._probe(attempt, one.detail, readable)
 
     def _known_refusals(self, attempt: Attempt) -> Sequence[unreadable.Unreadable]:
@@ -404,7 +376,7 @@ class MergeRequestWork:
         self, iids: Sequence[int], readable: TimeWindow, attempts: Sequence[Attempt]
     ) -> dict[int, ReviewSet | None]:
         """Read single merge requests as they are now, with their whole reviews; returns those that came."""
-        pages = self._reader.read_some(iids, self._known)
+        pages = self._reader.listed_some(iids)
         return self._store_pages(pages, readable, attempts, fully=True)
 
     def _read_future(self, readable: TimeWindow) -> None:
@@ -414,7 +386,7 @@ class MergeRequestWork:
         if all(isinstance(one, datetime) and one.date() == readable.until.date() for one in before):
             return
         later = TimeWindow(readable.until + _SOON, _NEVER)
-        self._store_pages(self._reader.read(later, self._known), readable)
+        self._store_pages(self._reader.listed(later), readable)
 
     def _read_overdue(self, readable: TimeWindow) -> None:
         """Read merge requests whose branch moved without an update, and open ones that were not read for a
@@ -467,6 +439,21 @@ class MergeRequestWork:
         if attempt in self._attempts:
             self._postpone(attempt, sorted(set(iids) - came.keys()), readable)
 
+    # -- planned details -------------------------------------------------------------------------------------
+
+    def _read_planned(self, readable: TimeWindow) -> None:
+        """Read details that were planned: all of them for a person, else as many as one visit may take."""
+        by_itself = self._all[0].request.trigger in (Trigger.SENSOR, Trigger.WORKER, Trigger.REGISTRATION)
+        limit = None
+        if by_itself:
+            limit = _MAX_COMPLETED if self._only_planned else _MAX_PLANNED
+        active = list(self._attempts)
+        pages = self._details.read_planned(
+            [attempt.job_type for attempt in active], readable, limit=limit, waiting=not by_itself
+        )
+        found = (_by_job_type(*one, by_number=True) for one in pages)
+        store_in_chunks(active, found, partial(self._store, active, {}), rows=self._settings.chunks.rows)
+
     # -- deferred fetches ------------------------------------------------------------------------------------
 
     def _fetch_deferred(self, readable: TimeWindow) -> None:
@@ -487,7 +474,7 @@ class MergeRequestWork:
     def _list_again(self, attempt: Attempt, key: str, window: TimeWindow, readable: TimeWindow) -> None:
         """Try again to list what no page could be given with, and of which only the time is known."""
         unlisted: set[str] = set()
-        pages = _noting_quarantined(self._reader.read(window, self._known), unlisted)
+        pages = _noting_quarantined(self._reader.listed(window), unlisted)
         self._store_pages(pages, window, [attempt])
         if key not in unlisted and attempt in self._attempts:
             with attempt.lease(), open_batch(attempt, Page(readable, ())) as batch:
@@ -587,7 +574,7 @@ class MergeRequestWork:
                     nameless.setdefault(window, set()).add(entry.natural_key)
             for window, keys in nameless.items():
                 if (part := overlap(window, readable)) is not None:
-                    self._store_pages(self._reader.read(part, self._known), part, [attempt])
+                    self._store_pages(self._reader.listed(part), part, [attempt])
                     result.absent |= keys
         return result
 
@@ -607,9 +594,10 @@ class MergeRequestWork:
 
     def _overwrite(self, attempt: Attempt, iids: Sequence[int]) -> None:
         """Read under the lease: these rows win, and must not be older than what others store."""
-        pages = self._reader.read_some(iids, lambda _: {})
+        pages = self._reader.listed_some(iids)
+        readable = self._visit.readable(None)
         with attempt.lease():
-            for found in self._with_reviews(pages, self._visit.readable(None), [attempt], fully=True):
+            for found in self._with_reviews(pages, readable, [attempt], fully=True, children=True):
                 self._store([attempt], {}, found)
 
     def gone(self, found: Sequence[Difference]) -> set[str]:
@@ -635,14 +623,27 @@ class MergeRequestWork:
         return self._client.traffic - sum((one.done.traffic for one in self._all[1:]), Traffic())
 
     @contextmanager
-    def _counted(self, attempt: Attempt) -> Iterator[None]:
-        """Attribute the requests of this block to ``attempt``."""
+    def _counted(self, job_type: JobType) -> Iterator[None]:
+        """Attribute the requests of this block to the attempt at ``job_type``."""
+        (attempt,) = (one for one in self._all if one.job_type is job_type)
         before = self._client.traffic
         try:
             yield
         finally:
             if attempt is not self._all[0]:
                 attempt.done.traffic += self._client.traffic - before
+
+
+def _by_job_type(
+    listed: MergeRequestPage, reviewed: ReviewPage | SyncError | None, *, by_number: bool
+) -> _Pages:
+    evidence = _evidence(replace(listed, window=None) if by_number else listed)
+    found: dict[JobType, Page[Any] | SyncError] = {JobType.MERGE_REQUESTS: replace(listed, evidence=evidence)}
+    if reviewed is not None:
+        found[JobType.REVIEWS] = (
+            replace(reviewed, evidence=evidence) if isinstance(reviewed, Page) else reviewed
+        )
+    return found
 
 
 def _noting_quarantined(pages: Iterator[MergeRequestPage], keys: set[str]) -> Iterator[MergeRequestPage]:

@@ -2,8 +2,9 @@
 
 Belongs here: the request for it, one attempt at it, and a preview that writes nothing. It sends no request to
 the source. Values that the stored objects do not have stay as they are. Such values are the thread of a note,
-columns from versions of a merge request, and marks. Does not belong here: parsing an object
-(:mod:`sync_pipeline.sources.gitlab`), reading and writing stored facts (:mod:`sync_pipeline.facts.remap`).
+fractions of a second that GraphQL cuts off, columns from versions of a merge request, and marks. Does not
+belong here: parsing an object (:mod:`sync_pipeline.sources.gitlab`), reading and writing stored facts
+(:mod:`sync_pipeline.facts.remap`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from sync_pipeline.core.model import (
     Trigger,
 )
 from sync_pipeline.database.pool import Connection, Database
-from sync_pipeline.database.values import ESCAPED
+from sync_pipeline.database.values import ESCAPED, restored
 from sync_pipeline.facts import commits, listed, merge_requests, remap, reviews
 from sync_pipeline.facts.commits import STATS_UNREAD
 from sync_pipeline.facts.job_types import LIST_TABLES
@@ -54,10 +55,11 @@ from sync_pipeline.facts.tables import (
     REVIEW_EVENTS,
     VERSIONS,
 )
+from sync_pipeline.sources.gitlab.batches import note_of
 from sync_pipeline.sources.gitlab.fields import commit, payload
 from sync_pipeline.sources.gitlab.lists import LISTS
 from sync_pipeline.sources.gitlab.merge_requests import merge_request, merge_request_version
-from sync_pipeline.sources.gitlab.reviews import note, resource_event, without_duplicates
+from sync_pipeline.sources.gitlab.reviews import resource_event, without_duplicates
 from sync_pipeline.sync.attempt import Attempt, database_error
 from sync_pipeline.sync.chunks import retry_on_lease_loss
 from sync_pipeline.sync.pages import Batch, FactStore, write_page
@@ -357,11 +359,29 @@ def _add_review(page: _Page, stored: Sequence[Stored]) -> None:
 def _event(stored: Stored) -> ReviewEventRow:
     iid, origin = stored["mr_iid"], Origin(stored["origin"])
     if origin is Origin.NOTE:
-        row = note(stored["raw"], iid, stored["discussion_id"], stored["is_reply"])
+        row = note_of(stored["raw"], iid, stored["discussion_id"], stored["is_reply"])
+        row = _at_stored_precision(row, stored)
     else:
         row = resource_event(stored["raw"], iid, origin)
     _check_identity(row.event_id, stored["source_event_id"])
     return _with_mark(row, stored)
+
+
+def _at_stored_precision(row: ReviewEventRow, stored: Stored) -> ReviewEventRow:
+    """``row`` with the stored values that say the same more precisely. GraphQL has whole seconds, and no
+    range of lines."""
+    if row.time_precision != "second":
+        return row
+    times = {"occurred_at": "ts", "updated_at": "updated_at", "resolved_at": "resolved_at"}
+    finer: dict[str, Any] = {
+        name: stored[column]
+        for name, column in times.items()
+        if stored[column] is not None and stored[column].replace(microsecond=0) == getattr(row, name)
+    }
+    position = restored(stored["position"], ESCAPED in stored["flags"])
+    if position is not None and row.position == {k: v for k, v in position.items() if k != "line_range"}:
+        finer["position"] = position
+    return replace(row, **finer)
 
 
 # Flat lists ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from sync_pipeline_sandbox.gitlab.records import (
     OWNER,
     REPORTER,
     Behaviour,
+    GraphQL,
     RateLimit,
 )
 from sync_pipeline_sandbox.gitlab.server import Server, serve
@@ -27,6 +28,7 @@ __all__ = [
     "Behaviour",
     "GitLab",
     "GitRepository",
+    "GraphQL",
     "RateLimit",
     "Server",
     "serve",

@@ -15,6 +15,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from sync_pipeline_sandbox.gitlab import (
+    graphql_endpoint,
     responses,
     routes_merge_requests,
     routes_namespaces,
@@ -34,9 +35,10 @@ def build_app(gitlab: GitLab, *, prefix: str = "") -> ASGIApp:
     URL root such as ``/gitlab``)."""
     routes = [_route(gitlab, endpoint) for endpoint in ENDPOINTS]
     api = Mount(f"{prefix}/api/v4", routes=routes)
+    graphql = Route(f"{prefix}{graphql_endpoint.PATH}", _graphql(gitlab), methods=_METHODS)
     sign_in = Route(f"{prefix}/users/sign_in", lambda _: HTMLResponse(LOGIN_PAGE))
     elsewhere = Route("/{rest:path}", _elsewhere(prefix), methods=_METHODS)
-    app = Starlette(routes=[api, sign_in, elsewhere], exception_handlers={HTTPException: _no_route})
+    app = Starlette(routes=[api, graphql, sign_in, elsewhere], exception_handlers={HTTPException: _no_route})
     app.router.redirect_slashes = False
     return Front(app, gitlab, prefix)
 
@@ -47,6 +49,14 @@ def _route(gitlab: GitLab, endpoint: Endpoint) -> Route:
         return await endpoint(gitlab, request)
 
     return Route(endpoint.path, answer, methods=_METHODS)
+
+
+def _graphql(gitlab: GitLab) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        request.scope["sandbox.entry"].route = graphql_endpoint.PATH
+        return await graphql_endpoint.answer(gitlab, request)
+
+    return answer
 
 
 def _elsewhere(prefix: str) -> Callable[[Request], Awaitable[Response]]:

@@ -210,6 +210,30 @@ class GitLab(Namespaces):
                 request.updated_at = now
             return note
 
+    def comment_on_commit(self, project: Project, sha: str, author: Row | None, body: str) -> Note:
+        """Write a comment on a commit. GraphQL shows it among the notes of a merge request that has the
+        commit; REST does not."""
+        with self.lock:
+            number, now = self.next_id("note"), stamp(self.clock.now())
+            row: Row = {
+                "id": number,
+                "type": None,
+                "body": body,
+                "author": author,
+                "created_at": now,
+                "updated_at": now,
+                "system": False,
+                "noteable_id": None,
+                "noteable_type": "Commit",
+                "project_id": project.id,
+                "commit_id": sha,
+                "resolvable": False,
+                "internal": False,
+            }
+            note = Note(row=row, discussion_id=discussion_id(number), individual=True)
+            project.commit_notes.append(note)
+            return note
+
     def edit_note(self, request: MergeRequest, note: Note, body: str, *, bump: bool = False) -> None:
         """Change a note's text. The merge request's ``updated_at`` moves only with ``bump``."""
         with self.lock:
@@ -262,13 +286,14 @@ class GitLab(Namespaces):
             self.system_note(request, by, f"removed review request for @{user['username']}", now)
             request.updated_at = now
 
-    def approve(self, request: MergeRequest, user: Row) -> None:
-        """Approve."""
+    def approve(self, request: MergeRequest, user: Row, *, note: bool = True) -> None:
+        """Approve; without ``note`` as an import does, which writes none."""
         with self.lock:
             now = self.clock.now()
             request.approved_by.append({"user": user, "approved_at": stamp(now)})
-            self._reviewer_state(request, user, "approved")
-            self.system_note(request, user, "approved this merge request", now)
+            self.set_review_state(request, user, "approved")
+            if note:
+                self.system_note(request, user, "approved this merge request", now)
             request.updated_at = now
 
     def unapprove(self, request: MergeRequest, user: Row) -> None:
@@ -276,7 +301,7 @@ class GitLab(Namespaces):
         with self.lock:
             now = self.clock.now()
             request.approved_by = [one for one in request.approved_by if one["user"]["id"] != user["id"]]
-            self._reviewer_state(request, user, "unapproved")
+            self.set_review_state(request, user, "unapproved")
             self.system_note(request, user, "unapproved this merge request", now)
             request.updated_at = now
 
@@ -285,6 +310,13 @@ class GitLab(Namespaces):
         with self.lock:
             request.approved_by = []
             request.updated_at = self.clock.now()
+
+    def set_review_state(self, request: MergeRequest, user: Row, state: str) -> None:
+        """Put a reviewer in a state, such as ``requested_changes``; nothing happens to others."""
+        with self.lock:
+            for one in request.reviewers:
+                if one["user"]["id"] == user["id"]:
+                    one["state"] = state
 
     def assign(self, request: MergeRequest, by: Row, user: Row) -> None:
         """Assign somebody."""
@@ -382,15 +414,16 @@ class GitLab(Namespaces):
             request.row["milestone"] = milestone
             request.updated_at = now
 
-    def milestone(self, project: Project, title: str) -> Row:
-        """Make a milestone of a project."""
+    def milestone(self, place: Project | Group, title: str) -> Row:
+        """Make a milestone of a project or a group."""
         with self.lock:
             now = stamp(self.clock.now())
             number = self.next_id("milestone")
-            return {
+            groups = "groups/" if isinstance(place, Group) else ""
+            row: Row = {
                 "id": number,
                 "iid": number,
-                "project_id": project.id,
+                "group_id" if isinstance(place, Group) else "project_id": place.id,
                 "title": title,
                 "description": "",
                 "state": "active",
@@ -399,8 +432,27 @@ class GitLab(Namespaces):
                 "due_date": None,
                 "start_date": None,
                 "expired": False,
-                "web_url": f"{EXTERNAL}/{project.full_path}/-/milestones/{number}",
+                "web_url": f"{EXTERNAL}/{groups}{place.full_path}/-/milestones/{number}",
             }
+            place.milestones.append(row)
+            return row
+
+    def close_milestone(self, milestone: Row) -> None:
+        """Close a milestone, which changes no merge request."""
+        with self.lock:
+            milestone |= {"state": "closed", "updated_at": stamp(self.clock.now())}
+
+    def delete_milestone(self, place: Project | Group, milestone: Row) -> None:
+        """Delete a milestone with its events. No ``updated_at`` of a merge request moves."""
+        with self.lock:
+            place.milestones.remove(milestone)
+            for project in self.projects.values():
+                for request in project.merge_requests.values():
+                    if request.row["milestone"] is milestone:
+                        request.row["milestone"] = None
+                    request.milestone_events[:] = [
+                        event for event in request.milestone_events if event["milestone"] is not milestone
+                    ]
 
     def delete_merge_request(self, project: Project, request: MergeRequest) -> None:
         """Delete a merge request for good."""
@@ -502,11 +554,6 @@ class GitLab(Namespaces):
     def system_note(self, request: MergeRequest, author: Row | None, body: str, now: datetime) -> None:
         """A note of the system, which changes no time of update."""
         self._note(request, author, body, now, system=True)
-
-    def _reviewer_state(self, request: MergeRequest, user: Row, state: str) -> None:
-        for one in request.reviewers:
-            if one["user"]["id"] == user["id"]:
-                one["state"] = state
 
     def _event_row(self, request: MergeRequest, kind: str, user: Row | None, now: datetime) -> Row:
         return {

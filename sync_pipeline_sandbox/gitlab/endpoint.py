@@ -143,7 +143,7 @@ class Endpoint:
         values = parameters.read(request.query_params.multi_items(), self.parameters)
         value = self.answer(Ask(gitlab, request, path, values, token))
         rows, headers = (value.rows, value.headers) if isinstance(value, Page) else (value, {})
-        return _compact(aged(rows) if gitlab.behaviour.old else rows), headers
+        return compact(aged(rows) if gitlab.behaviour.old else rows), headers
 
 
 def refused(refusal: responses.Refusal, base: str) -> Response:
@@ -152,15 +152,11 @@ def refused(refusal: responses.Refusal, base: str) -> Response:
     if isinstance(refusal.body, bytes):
         body = refusal.body.decode().replace(EXTERNAL, base)
         return Response(body, refusal.status, headers, "text/plain")
-    return Response(_compact(refusal.body), refusal.status, headers, "application/json")
+    return Response(compact(refusal.body), refusal.status, headers, "application/json")
 
 
 def _response(request: Request, content: bytes, headers: Mapping[str, str], base: str) -> Response:
-    root = base.removesuffix("/api/v4")
-    host = urlsplit(root).hostname or "localhost"
-    content = content.replace(f"git@{EXTERNAL.split('://', 1)[1]}".encode(), f"git@{host}".encode())
-    for address, real in ((f"{EXTERNAL}/api/v4", base), (EXTERNAL, root)):
-        content = content.replace(address.encode(), real.encode())
+    content = with_addresses(content, base)
     etag = f'W/"{hashlib.md5(content, usedforsecurity=False).hexdigest()}"'
     sent = {key: text.replace(EXTERNAL, base) for key, text in headers.items()} | {"ETag": etag}
     if request.headers.get("if-none-match") == etag:
@@ -168,5 +164,16 @@ def _response(request: Request, content: bytes, headers: Mapping[str, str], base
     return Response(content, 200, sent, "application/json")
 
 
-def _compact(value: Any) -> bytes:
+def with_addresses(content: bytes, base: str) -> bytes:
+    """A body with the server's own address; ``base`` is that of the REST API."""
+    root = base.removesuffix("/api/v4")
+    host = urlsplit(root).hostname or "localhost"
+    content = content.replace(f"git@{EXTERNAL.split('://', 1)[1]}".encode(), f"git@{host}".encode())
+    for address, real in ((f"{EXTERNAL}/api/v4", base), (EXTERNAL, root)):
+        content = content.replace(address.encode(), real.encode())
+    return content
+
+
+def compact(value: Any) -> bytes:
+    """A JSON value as the server writes it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", errors="replace")

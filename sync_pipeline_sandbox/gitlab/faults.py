@@ -106,8 +106,8 @@ Fault = (
 
 @dataclass(slots=True)
 class Rule:
-    """A fault for requests whose path with query matches a regular expression. The first ``skip`` requests
-    are spared, the next ``times`` fail (None: all from then on).
+    """A fault for requests whose target matches a regular expression; see :class:`.journal.LoggedRequest`.
+    The first ``skip`` requests are spared, the next ``times`` fail (None: all from then on).
     """
 
     pattern: str
@@ -212,3 +212,8 @@ def redirect(location: str, status: int = 302) -> CannedResponse:
 def resource_lock() -> CannedResponse:
     """The 409 that may be tried again."""
     return json_answer(409, {"message": "409 Conflict: Resource lock"})
+
+
+def graphql_error(text: str = "Timeout on MergeRequest.notes", status: int = 200) -> CannedResponse:
+    """A GraphQL answer that has an error and no data."""
+    return json_answer(status, {"errors": [{"message": text}]})

@@ -19,6 +19,7 @@ from urllib.parse import parse_qsl, unquote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sync_pipeline_sandbox.gitlab import graphql_endpoint
 from sync_pipeline_sandbox.gitlab.access import sent_secret
 from sync_pipeline_sandbox.gitlab.control import GitLab
 from sync_pipeline_sandbox.gitlab.faults import (
@@ -73,6 +74,8 @@ class Front:
             await self.app(scope, receive, send)
             return
         entry = self._enter(scope)
+        if scope["path"] == f"{self.prefix}{graphql_endpoint.PATH}":
+            await _read_query(entry, scope, receive)
         self.gitlab.journal.begin(entry)
         try:
             await self._answer(entry, scope, receive, send)
@@ -112,7 +115,7 @@ class Front:
     async def _answer(self, entry: LoggedRequest, scope: Scope, receive: Receive, send: Send) -> None:
         if self.gitlab.behaviour.latency:
             await asyncio.sleep(self.gitlab.behaviour.latency)
-        fault = self.gitlab.faults.strike(f"{entry.path}?{entry.query}")
+        fault = self.gitlab.faults.strike(entry.target)
         entry.fault = type(fault).__name__ if fault else None
         if isinstance(fault, Slow):
             await asyncio.sleep(fault.seconds)
@@ -171,6 +174,19 @@ class Front:
         if exceeded and limit.headers != "never":
             headers.append(("Retry-After", str(reset - now)))
         return _Throttle(exceeded, headers)
+
+
+async def _read_query(entry: LoggedRequest, scope: Scope, receive: Receive) -> None:
+    """Read the body of a GraphQL request into the scope. The journal and the faults need it before the
+    route does."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    scope["sandbox.query"] = query = graphql_endpoint.read_query(body)
+    if query is not None:
+        entry.operation, entry.iids = query.label, tuple(query.iids)
 
 
 @dataclass(frozen=True, slots=True)

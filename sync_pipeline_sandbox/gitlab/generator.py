@@ -172,7 +172,8 @@ def _add_note(gitlab: GitLab, request: MergeRequest, people: list[Row], chance: 
 
 
 def _commit(sha: str, parent: str, at: datetime, title: str) -> Row:
-    date = at.isoformat(timespec="milliseconds")
+    # git stores whole seconds.
+    date = at.replace(microsecond=0).isoformat(timespec="milliseconds")
     return {
         "id": sha,
         "short_id": sha[:8],

@@ -30,10 +30,21 @@ class LoggedRequest:
     secret_in_url: bool = False
     status: int | None = None
     """Status sent; None when the connection was cut before one was."""
+    operation: str = ""
+    """Name of the GraphQL operation, or of its fields where it has none; empty for REST."""
+    iids: tuple[str, ...] = ()
+    """The merge requests in the variables of a GraphQL query."""
     fault: str | None = None
     """Name of the fault that struck."""
     crash: str | None = None
     """Traceback of a mistake in the sandbox itself, which answers 500."""
+
+    @property
+    def target(self) -> str:
+        """The text that patterns of faults and counts match: path and query. GraphQL adds the operation and
+        the number of merge requests, such as ``/api/graphql? reviews iids=50``."""
+        more = f" {self.operation} iids={len(self.iids)}" if self.operation else ""
+        return f"{self.path}?{self.query}{more}"
 
 
 @dataclass(slots=True)
@@ -60,11 +71,11 @@ class Journal:
             self.running -= 1
 
     def matching(self, pattern: str = "") -> list[LoggedRequest]:
-        """Entries whose path with query matches a regular expression."""
-        return [one for one in list(self.entries) if re.search(pattern, f"{one.path}?{one.query}")]
+        """Entries whose target matches a regular expression."""
+        return [one for one in list(self.entries) if re.search(pattern, one.target)]
 
     def count(self, pattern: str = "") -> int:
-        """Number of requests whose path with query matches."""
+        """Number of requests whose target matches a regular expression."""
         return len(self.matching(pattern))
 
     def by_route(self) -> Counter[str]:

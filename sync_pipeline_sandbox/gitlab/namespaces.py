@@ -54,6 +54,12 @@ class Namespaces:
             self._next[kind] = taken + 1
             return taken
 
+    def continue_ids(self, first_id: int) -> None:
+        """Let all ids from now on be at least ``first_id``."""
+        with self.lock:
+            later = {kind: max(number, first_id) for kind, number in self._next.items()}
+            self._next = defaultdict(lambda: first_id, later)
+
     # --- People ---------------------------------------------------------------------------------------------
 
     def user(self, username: str, *, name: str | None = None, admin: bool = False, **fields: Any) -> Row:
@@ -90,6 +96,9 @@ class Namespaces:
             for project in self.projects.values():
                 for request in project.merge_requests.values():
                     _replace_person(request, int(user["id"]), heir)
+                for note in project.commit_notes:
+                    if note.row["author"] is user:
+                        note.row["author"] = heir
             self.users.pop(int(user["id"]), None)
             for token in self.tokens.values():
                 token.revoked = token.revoked or token.user["id"] == user["id"]

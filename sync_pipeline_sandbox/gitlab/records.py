@@ -63,6 +63,7 @@ class Group:
     archived: bool = False
     members: dict[int, int] = field(default_factory=dict)
     """Access level by user id."""
+    milestones: list[Row] = field(default_factory=list)
 
     def chain(self) -> list[Group]:
         """This group and all above it, the innermost first."""
@@ -143,8 +144,11 @@ class Project:
     merge_requests: dict[int, MergeRequest] = field(default_factory=dict)
     """By iid."""
     labels: dict[str, Row] = field(default_factory=dict)
+    milestones: list[Row] = field(default_factory=list)
     events: list[Row] = field(default_factory=list)
     """Pushes and the like, oldest first."""
+    commit_notes: list[Note] = field(default_factory=list)
+    """What people wrote on commits, oldest first."""
 
     @property
     def full_path(self) -> str:
@@ -162,6 +166,26 @@ class RateLimit:
     headers: str = "always"
     name: str = "throttle_authenticated_api"
     seen: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class GraphQL:
+    """How the GraphQL endpoint differs from a healthy one. Rows are named by iid, fields as in the schema."""
+
+    enabled: bool = True
+    """False: 404, as a server without GraphQL answers."""
+    max_complexity: int | None = None
+    """The complexity that everybody may use; None: GitLab's own limits."""
+    max_rows: int | None = None
+    """A page with more merge requests runs into the time limit."""
+    missing_fields: frozenset[str] = frozenset()
+    """Fields that this version does not know, such as ``Note.imported``."""
+    null_rows: set[int] = field(default_factory=set)
+    """Merge requests that are null without an error."""
+    null_fields: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Fields of a merge request that are null, without an error where the schema allows it."""
+    failing_fields: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    """Fields of a merge request that fail, with an error for them only."""
 
 
 @dataclass(slots=True)
@@ -194,6 +218,7 @@ class Behaviour:
     latency: float = 0.0
     """Seconds that every answer takes at least."""
     rate_limit: RateLimit | None = None
+    graphql: GraphQL = field(default_factory=GraphQL)
 
 
 @dataclass(slots=True)

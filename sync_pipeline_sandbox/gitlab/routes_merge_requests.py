@@ -14,7 +14,6 @@ from typing import Any
 
 from sync_pipeline_sandbox.gitlab import access, responses
 from sync_pipeline_sandbox.gitlab.endpoint import Ask, Endpoint
-from sync_pipeline_sandbox.gitlab.git import GitError
 from sync_pipeline_sandbox.gitlab.paging import Page
 from sync_pipeline_sandbox.gitlab.parameters import PAGING, Parameter, choice, ordered
 from sync_pipeline_sandbox.gitlab.records import Group, MergeRequest, Note, Project, Row
@@ -22,7 +21,7 @@ from sync_pipeline_sandbox.gitlab.shapes import (
     approvals_row,
     discussion_rows,
     merge_request_row,
-    with_address,
+    version_commits,
 )
 
 _FLAG = Parameter("bool", False)
@@ -216,23 +215,9 @@ def _commits(ask: Ask) -> Page:
     project = ask.project()
     request = ask.merge_request(project)
     versions = request.versions
-    rows = _version_commits(project, request, versions[-1]) if versions else []
+    rows = version_commits(project, request, versions[-1]) if versions else []
     # The server reads this list from its database, which has no parents.
     return ask.pager().over([row | {"parent_ids": []} for row in rows])
-
-
-def _version_commits(project: Project, request: MergeRequest, version: Row) -> list[Row]:
-    """Commits of a version, newest first. Those that git threw away are left out."""
-    if version["id"] in request.commits:
-        return with_address(project, request.commits[version["id"]])
-    head, base = version["head_commit_sha"], version["base_commit_sha"]
-    if project.repository is None or head is None:
-        return []
-    try:
-        shas = project.repository.shas([head, *([f"^{base}"] if base else [])])
-        return with_address(project, project.repository.commits(shas))
-    except GitError:
-        return []
 
 
 def _versions(ask: Ask) -> Page:
@@ -248,7 +233,7 @@ def _one_version(ask: Ask) -> Row:
     version, git = found[0], project.repository
     base, head = version["base_commit_sha"], version["head_commit_sha"]
     diffs = git.diff(base, head) if git and base and head and git.resolve(head) and git.resolve(base) else []
-    return version | {"commits": _version_commits(project, request, version), "diffs": diffs}
+    return version | {"commits": version_commits(project, request, version), "diffs": diffs}
 
 
 def _diffs(ask: Ask) -> Page:

@@ -1,4 +1,4 @@
-"""Routes for the instance, people, groups and projects.
+"""Routes for the instance, people, groups, projects and their milestones.
 
 Belongs here: which of them a reader gets, in which order and page. :mod:`sync_pipeline_sandbox.gitlab.shapes`
 makes their JSON.
@@ -16,7 +16,7 @@ from sync_pipeline_sandbox.gitlab import access, responses
 from sync_pipeline_sandbox.gitlab.endpoint import Ask, Endpoint
 from sync_pipeline_sandbox.gitlab.paging import Page
 from sync_pipeline_sandbox.gitlab.parameters import PAGING, Parameter, choice, ordered
-from sync_pipeline_sandbox.gitlab.records import REPORTER, Group, Project, Row, stamp
+from sync_pipeline_sandbox.gitlab.records import REPORTER, Group, Project, Row, moment, stamp
 from sync_pipeline_sandbox.gitlab.shapes import group_row, project_row, token_row
 
 _FLAG = Parameter("bool", False)
@@ -65,6 +65,16 @@ _USERS: dict[str, Parameter] = {
     "cursor": Parameter(),
     "username": Parameter(),
     "search": Parameter(),
+}
+_MILESTONES: dict[str, Parameter] = {
+    **PAGING,
+    "state": choice(None, "active", "closed", "all"),
+    "iids": Parameter("ints"),
+    "title": Parameter(),
+    "search": Parameter(),
+    "updated_after": _TIME,
+    "updated_before": _TIME,
+    "include_ancestors": _FLAG,
 }
 
 
@@ -296,6 +306,43 @@ def _events(ask: Ask) -> Page:
     return ask.pager().over(rows, in_memory=True)
 
 
+# --- Milestones -----------------------------------------------------------------------------------------
+
+
+def _project_milestones(ask: Ask) -> Page:
+    project = ask.project()
+    return _milestones(ask, project.milestones, project.group.chain())
+
+
+def _group_milestones(ask: Ask) -> Page:
+    group = ask.group()
+    return _milestones(ask, group.milestones, group.chain()[1:])
+
+
+def _milestones(ask: Ask, own: Iterable[Row], above: Iterable[Group]) -> Page:
+    """The milestones of a place, and with ``include_ancestors`` those of the groups above that the reader
+    sees."""
+    values, rows = ask.values, list(own)
+    if values["include_ancestors"]:
+        rows += [
+            row
+            for group in above
+            if access.sees_group(ask.gitlab, group, ask.user)
+            for row in group.milestones
+        ]
+    found = [
+        row
+        for row in rows
+        if values["state"] in (None, "all", row["state"])
+        and (values["iids"] is None or row["iid"] in values["iids"])
+        and values["title"] in (None, row["title"])
+        and (values["search"] or "").casefold() in f"{row['title']} {row['description']}".casefold()
+        and (values["updated_after"] is None or moment(row["updated_at"]) >= values["updated_after"])
+        and (values["updated_before"] is None or moment(row["updated_at"]) <= values["updated_before"])
+    ]
+    return ask.pager().over(sorted(found, key=lambda row: int(row["id"]), reverse=True))
+
+
 ENDPOINTS = (
     Endpoint("/version", _version, needs_user=True),
     Endpoint("/metadata", _metadata, needs_user=True),
@@ -308,7 +355,9 @@ ENDPOINTS = (
     Endpoint("/groups/{id}/subgroups", _subgroups, _GROUPS),
     Endpoint("/groups/{id}/descendant_groups", _descendants, _GROUPS),
     Endpoint("/groups/{id}/projects", _group_projects, _GROUP_PROJECTS),
+    Endpoint("/groups/{id}/milestones", _group_milestones, _MILESTONES),
     Endpoint("/projects", _projects, _ALL_PROJECTS),
+    Endpoint("/projects/{id}/milestones", _project_milestones, _MILESTONES),
     Endpoint("/projects/{id}", _one_project, {"statistics": _FLAG}),
     Endpoint(
         "/projects/{id}/events",

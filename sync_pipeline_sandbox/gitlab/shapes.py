@@ -10,6 +10,7 @@ from typing import Any
 
 from sync_pipeline_sandbox.gitlab import access
 from sync_pipeline_sandbox.gitlab.control import GitLab
+from sync_pipeline_sandbox.gitlab.git import GitError
 from sync_pipeline_sandbox.gitlab.records import (
     EXTERNAL,
     Group,
@@ -234,3 +235,17 @@ def token_row(token: Token, now: str, today: str) -> Row:
 def with_address(project: Project, commits: Iterable[Row]) -> list[Row]:
     """Commit rows with their address in a project."""
     return [row | {"web_url": f"{EXTERNAL}/{project.full_path}/-/commit/{row['id']}"} for row in commits]
+
+
+def version_commits(project: Project, request: MergeRequest, version: Row) -> list[Row]:
+    """Commits of a version, newest first. Those that git threw away are left out."""
+    if version["id"] in request.commits:
+        return with_address(project, request.commits[version["id"]])
+    head, base = version["head_commit_sha"], version["base_commit_sha"]
+    if project.repository is None or head is None:
+        return []
+    try:
+        shas = project.repository.shas([head, *([f"^{base}"] if base else [])])
+        return with_address(project, project.repository.commits(shas))
+    except GitError:
+        return []

@@ -50,7 +50,7 @@ def store(
 def everything(conn: Connection) -> list[dict[str, Any]]:
     rows = conn.execute("SELECT * FROM scm.mrs ORDER BY repo_id, iid").fetchall()
     for row in rows:
-        del row["read_at"]
+        del row["read_at"], row["versions_read_at"]
     for query in (
         "SELECT *, xmin::text FROM scm.mr_versions ORDER BY repo_id, mr_iid, version_id",
         "SELECT *, xmin::text FROM scm.mr_commits ORDER BY repo_id, mr_iid, position",

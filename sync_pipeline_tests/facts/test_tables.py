@@ -32,6 +32,7 @@ _OURS = {
     "parents_asked_at",
     "children_head",
     "children_target",
+    "versions_read_at",
 }
 
 

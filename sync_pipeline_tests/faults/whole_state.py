@@ -21,7 +21,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "git_commits": ("git_commit_id", "batch_id", "walk_id", "parents_asked_at", "first_seen_at", "stored_at"),
     "refs": ("batch_id", "first_seen_at", "moved_at"),
     "ref_events": ("event_id", "batch_id", "created_at", "observed_at"),
-    "mrs": ("mr_id", "batch_id", "first_seen_at", "stored_at", "read_at"),
+    "mrs": ("mr_id", "batch_id", "first_seen_at", "stored_at", "read_at", "versions_read_at"),
     "mr_commits": (),
     "mr_versions": (),
     "mr_reviews": ("batch_id", "read_at"),

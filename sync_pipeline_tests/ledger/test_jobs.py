@@ -14,7 +14,7 @@ import pytest
 from sync_pipeline.core.errors import ClaimLost, LeaseHeld
 from sync_pipeline.core.model import JobRequest, JobStatus, JobType, Mode, RunStatus, TimeWindow, Trigger
 from sync_pipeline.database.pool import Connection, Database
-from sync_pipeline.ledger import jobs, watermarks
+from sync_pipeline.ledger import jobs, reaping, watermarks
 from sync_pipeline.sync import lost
 from sync_pipeline_tests.builders import register, register_project, request
 
@@ -44,6 +44,41 @@ def test_asking_twice_for_the_same_work_finds_the_first_job(database: Database) 
             "SELECT priority, reread FROM scm.sync_jobs WHERE job_id = %s", (first,)
         ).fetchone()
         assert row == {"priority": 100, "reread": True}
+
+
+def test_one_completion_job_of_an_asset_is_active_and_it_covers_nothing(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register_project(conn, "https://git.test", 7, "a/b", origin=MONTH.until)
+        asked = replace(
+            request(repo, Mode.REPAIR),
+            job_type=JobType.REVIEWS,
+            only_deferred=True,
+            priority=2000,
+        )
+        job = jobs.enqueue(conn, asked)
+        assert jobs.enqueue(conn, replace(asked, actor="someone else")) == job
+        other = jobs.enqueue(conn, replace(asked, job_type=JobType.MERGE_REQUESTS))
+        assert other != job
+        running = claim(conn, job)
+        assert running is not None
+        assert running.window is None
+        expire(conn, job)
+        # A lost attempt is not called done: the job has no window that others could have covered.
+        assert [one["covered"] for one in reaping.running_jobs(conn)] == [False]
+
+
+def test_a_completion_job_with_a_window_is_refused(database: Database) -> None:
+    with database.connection() as conn:
+        repo = register_project(conn, "https://git.test", 7, "a/b", origin=MONTH.until)
+        period = TimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC))
+        asked = replace(request(repo, Mode.REPAIR), job_type=JobType.REVIEWS)
+        for refused in (
+            replace(asked, only_deferred=True, window=period),
+            replace(asked, only_deferred=False),
+            replace(asked, only_deferred=True, mode=Mode.BACKFILL),
+        ):
+            with pytest.raises(psycopg.errors.CheckViolation):
+                jobs.enqueue(conn, refused)
 
 
 def test_a_reread_asked_for_while_a_job_runs_is_done_after_it(database: Database) -> None:

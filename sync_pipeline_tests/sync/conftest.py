@@ -59,6 +59,7 @@ _OURS = frozenset(
         "read_at",
         "children_head",
         "children_target",
+        "versions_read_at",
         "versions_hash",
         "commits_hash",
         "moved_at",

@@ -107,6 +107,7 @@ FENCED = frozenset(
         "reviews.missing",
         "reviews.put_approvals",
         "reviews.put_reviewers",
+        "reviews.put_seen_approvals",
         "reviews.reading",
         "reviews.replaced",
         "reviews.replace_approvals",

@@ -20,14 +20,18 @@ from psycopg.types.json import Jsonb
 from sync_pipeline.core.errors import Cancelled, ConfigurationError
 from sync_pipeline.core.model import Counts, JobReport, JobStatus, JobType, Mode, RunStatus
 from sync_pipeline.database.pool import Database
+from sync_pipeline.database.values import ESCAPED, payload
 from sync_pipeline.facts import commits
 from sync_pipeline.ledger import integrity_checks, jobs, leases, planning, repos
 from sync_pipeline.reports import health
 from sync_pipeline.scheduling.credentials import Credentials
 from sync_pipeline.settings import Settings
+from sync_pipeline.sources.gitlab import graphql
+from sync_pipeline.sources.gitlab.batches import number_of
 from sync_pipeline.sources.gitlab.fields import commit
 from sync_pipeline.sync import remap
 from sync_pipeline.sync.engine import Syncer
+from sync_pipeline.sync.readers import Readers
 from sync_pipeline_sandbox.gitlab.records import MergeRequest
 from sync_pipeline_tests import builders
 from sync_pipeline_tests.faults.test_any_history import DEEDS, History
@@ -49,11 +53,11 @@ _KEPT = {
         "parents_asked_at",
     },
     "mrs": {"repo_id", "iid", "raw", "children_head", "children_target", "read_at", "deleted_at"}
-    | {"base_sha", "start_sha", "changes_count"},
+    | {"base_sha", "start_sha", "changes_count", "versions_read_at"},
     "mr_versions": {"repo_id", "mr_iid", "version_id", "raw"},
     "mr_commits": {"repo_id", "mr_iid", "position", "raw"},
     "review_events": {"repo_id", "mr_iid", "source_event_id", "origin", "raw", "discussion_id", "is_reply"}
-    | {"missing_since", "deleted_at"},
+    | {"missing_since", "deleted_at", "time_precision"},
 }
 _BOOKKEEPING = {"version", "batch_id", "first_seen_at", "stored_at", "replaced_id"}
 _WRONG = {
@@ -142,7 +146,9 @@ def stored(forge: Forge) -> MergeRequest:
     gitlab.push(forge.project, "topic", "More\n", files={"b": "3\n"})
     thread = gitlab.comment(request, forge.other, NASTY, thread=True)
     gitlab.comment(request, forge.user, "a reply", reply_to=thread)
-    place = {"new_path": f"src/{NASTY}", "new_line": 7, "line_range": {"start": {"type": "new"}}}
+    refs = {"base_sha": base, "start_sha": base, "head_sha": request.row["sha"]}
+    line = {"new_path": f"src/{NASTY}", "new_line": 7, "old_path": None, "old_line": None}
+    place = refs | line | {"position_type": "text", "line_range": {"start": {"type": "new"}}}
     gitlab.comment(request, forge.other, "on a line", position=place)
     gitlab.resolve(request, thread, forge.user)
     gitlab.comment(plain, None, "by nobody", internal=True)
@@ -376,6 +382,35 @@ def test_a_fact_that_is_told_twice_is_counted_once(forge: Forge, stored: MergeRe
         ("merge", None),
         ("merge", None),
     ]
+
+
+def in_the_shape_of_graphql(forge: Forge) -> None:
+    """Give each stored note the node that GraphQL has of it as its raw."""
+    client = Readers(forge.settings).gitlab(repos.get(forge.conn, forge.repo_id).instance)
+    variables = {"path": forge.project.full_path, "iids": ["1", "2"], "count": 100}
+    data = client.query(graphql.text_of(graphql.BATCH), variables).data
+    nodes = [
+        note for one in data["data"]["project"]["mergeRequests"]["nodes"] for note in one["notes"]["nodes"]
+    ]
+    for note in nodes:
+        key = f"note:{number_of(note['id'])}"
+        (row,) = forge.rows("SELECT flags FROM scm.review_events WHERE source_event_id = %(key)s", key=key)
+        raw, _ = payload(note, escaped=ESCAPED in row["flags"])
+        forge.conn.execute(
+            "UPDATE scm.review_events SET raw = %s, time_precision = 'second' WHERE source_event_id = %s",
+            (raw, key),
+        )
+    client.instance.close()
+
+
+def test_both_shapes_of_a_note_become_the_same_row(forge: Forge, stored: MergeRequest) -> None:
+    in_the_shape_of_graphql(forge)
+    before = facts(forge, without=WRITTEN)
+    assert remapped(forge, REVIEWS).counts.updated == 0
+    forge.conn.execute("UPDATE scm.review_events SET body = 'spoiled', event_type = 'spoiled'")
+    assert remapped(forge, REVIEWS).counts.updated == count(forge, "review_events")
+    assert facts(forge, without=WRITTEN) == before
+    assert forge.rows("SELECT FROM scm.review_events WHERE date_trunc('second', ts) <> ts")
 
 
 def test_after_any_history_there_is_nothing_to_change(forge: Forge) -> None:

@@ -9,10 +9,9 @@ detail is requested only if versions cannot be read or do not exist yet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from sync_pipeline.core.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
@@ -44,6 +43,10 @@ Known = Callable[[Mapping[int, int]], Mapping[int, Head]]
 """Returns, for numbers of merge requests (each with its number within the instance), the heads for which
 versions and commits are stored.
 """
+
+
+KnownCommits = Callable[[Sequence[MergeRequestRow]], Mapping[int, tuple[CommitRow, ...]]]
+"""Returns, for rows with their versions, the commits that are known without a request, by number."""
 
 
 class MergeRequestReader:
@@ -78,23 +81,29 @@ class MergeRequestReader:
 
         Raises as the transport does; AccessDenied with code ``denied`` also where merge requests are
         disabled."""
+        for page in self.listed(window):
+            for part in parts_of(page):
+                yield self.complete(part, self._unread(part.rows, known))
+
+    def listed(self, window: TimeWindow) -> Iterator[MergeRequestPage]:
+        """As :meth:`read`, in whole pages of the list and without versions and commits."""
         covered = window.since
         for page in by_time(self._client, self._path, _ORDER, window, _key, {"view": "simple"}):
             single, unlisted = self._single([_iid(one.data) for one in page.partial_rows])
             unlisted += [_between(one.since, one.until, one.error) for one in page.unlisted]
-            listed = [*page.rows, *single]
-            # Details take many requests, so parts of a page are returned early.
-            while len(listed) > _WHOLE_AT_ONCE:
-                yield replace(self._page(listed[:_WHOLE_AT_ONCE], page.date, known), window=window)
-                listed = listed[_WHOLE_AT_ONCE:]
-            last = self._page(listed, page.date, known, unlisted)
             reached = TimeWindow(covered, page.covered_until) if page.covered_until > covered else None
             covered = page.covered_until
-            yield replace(last, window=window, covered=reached)
+            found = _page([*page.rows, *single], page.date, unlisted)
+            yield replace(found, window=window, covered=reached)
 
     def read_some(self, iids: Sequence[int], known: Known = lambda _: {}) -> Iterator[MergeRequestPage]:
         """The merge requests with these numbers as they are now, such as open ones or those whose branch
         moved; ``known`` as for :meth:`read`. One that is not in any batch was not found this once."""
+        for page in self.listed_some(iids):
+            yield self.complete(page, self._unread(page.rows, known))
+
+    def listed_some(self, iids: Sequence[int]) -> Iterator[MergeRequestPage]:
+        """As :meth:`read_some`, without versions and commits."""
         for first in range(0, len(iids), _IIDS_AT_ONCE):
             left = list(iids[first : first + _IIDS_AT_ONCE])
             query: Params = {"state": "all", "scope": "all", "iids[]": list(left)}
@@ -102,16 +111,33 @@ class MergeRequestReader:
             for answer in pages(self._client, self._path, query, unreadable=unreadable):
                 came = {iid for data in rows(answer, self._path) if isinstance(iid := _iid(data), int)}
                 left = [iid for iid in left if iid not in came]
-                yield self._page(answer.data, answer.date, known)
+                yield _page(answer.data, answer.date)
             if unreadable:
                 single, unlisted = self._single(left)
-                yield self._page(single, None, known, unlisted)
+                yield _page(single, None, unlisted)
+
+    def complete(
+        self, page: MergeRequestPage, wanted: Collection[int], known_commits: KnownCommits = lambda _: {}
+    ) -> MergeRequestPage:
+        """``page`` with versions and commits of the ``wanted`` rows, given by their numbers. What cannot be
+        read is deferred. The rows with their versions go to ``known_commits``; only the commits of the others
+        are requested."""
+        fetches = DeferredFetches(self._refusals)
+        rows = {row.iid: row for row in page.rows}
+        rows |= self._with_children([row for row in page.rows if row.iid in wanted], fetches, known_commits)
+        fetches.settle(self.ask)
+        return replace(
+            page,
+            rows=tuple(rows[row.iid] for row in page.rows),
+            deferred=(*fetches.found, *page.deferred),
+        )
 
     def settle(self, iid: int) -> tuple[MergeRequestRow, tuple[DeferredFetch, ...]]:
         """One merge request with its versions and commits, and what of them cannot be read. Raises as the
         transport does, RowUnreadable where it cannot be stored."""
         fetches = DeferredFetches(self._refusals)
-        row = self._with_children(merge_request(self._client.get(f"{self._path}/{iid}").data), fetches)
+        found = merge_request(self._client.get(f"{self._path}/{iid}").data)
+        (row,) = self._with_children([found], fetches, lambda _: {}).values()
         fetches.settle(self.ask)
         return row, fetches.found
 
@@ -122,26 +148,12 @@ class MergeRequestReader:
         path = f"{self._path}/{iid}"
         return refusal_of(self._client, path, path if detail == "detail" else f"{path}/{detail}", detail)
 
-    def _page(
-        self,
-        found: Sequence[Any],
-        date: datetime | None,
-        known: Known,
-        unlisted: Sequence[QuarantinedRow] = (),
-    ) -> MergeRequestPage:
-        good: list[MergeRequestRow] = []
-        quarantined_rows = list(unlisted)
-        for data in found:
-            try:
-                good.append(merge_request(data))
-            except RowUnreadable as error:
-                quarantined_rows.append(quarantined(str(_iid(data) or "?"), error))
-        stored = known({row.iid: row.mr_id for row in good}) if good and self._children else {}
-        fetches = DeferredFetches(self._refusals)
-        complete = parallel_map(partial(self._completed, stored, fetches), good, self._parallel)
-        fetches.settle(self.ask)
-        deferred = (*fetches.found, *(deferred_of_unlisted(row, "detail") for row in unlisted))
-        return Page(None, tuple(complete), None, tuple(quarantined_rows), deferred, date=date)
+    def _unread(self, found: Sequence[MergeRequestRow], known: Known) -> set[int]:
+        """The numbers of rows whose head is not among the stored ones."""
+        if not found or not self._children:
+            return set()
+        stored = known({row.iid: row.mr_id for row in found})
+        return {row.iid for row in found if stored.get(row.iid) != (row.head_sha, row.target_branch)}
 
     def _single(self, iids: Sequence[Any]) -> tuple[list[Any], list[QuarantinedRow]]:
         """Merge requests requested one by one, and those that failed."""
@@ -157,17 +169,23 @@ class MergeRequestReader:
                     raise
         return found, unlisted
 
-    def _completed(
-        self, stored: Mapping[int, Head], fetches: DeferredFetches, row: MergeRequestRow
-    ) -> MergeRequestRow:
-        """``row`` with its versions and commits, unless those of its head are stored."""
-        is_stored = stored.get(row.iid) == (row.head_sha, row.target_branch)
-        return row if is_stored or not self._children else self._with_children(row, fetches)
+    def _with_children(
+        self, rows: Sequence[MergeRequestRow], fetches: DeferredFetches, known_commits: KnownCommits
+    ) -> dict[int, MergeRequestRow]:
+        found = parallel_map(lambda row: self._with_versions(row, fetches), rows, self._parallel)
+        known = known_commits(found) if found else {}
 
-    def _with_children(self, row: MergeRequestRow, fetches: DeferredFetches) -> MergeRequestRow:
+        def with_commits(row: MergeRequestRow) -> MergeRequestRow:
+            commits = known.get(row.iid)
+            if commits is None:
+                commits = fetches.attempt(str(row.iid), "commits", lambda: self._commits(row.iid))
+            return replace(row, commits=commits)
+
+        return {row.iid: row for row in parallel_map(with_commits, found, self._parallel)}
+
+    def _with_versions(self, row: MergeRequestRow, fetches: DeferredFetches) -> MergeRequestRow:
         key = str(row.iid)
         versions = fetches.attempt(key, "versions", lambda: self._versions(row.iid))
-        commits = fetches.attempt(key, "commits", lambda: self._commits(row.iid))
         if versions:
             newest = max(versions, key=lambda version: version.version_id)
             row = replace(
@@ -178,7 +196,7 @@ class MergeRequestReader:
             detail = fetches.attempt(key, "detail", lambda: merge_request(self._client.get(path).data))
             if detail is not None:
                 row = detail
-        return replace(row, versions=versions, commits=commits)
+        return replace(row, versions=versions)
 
     def _versions(self, iid: int) -> tuple[MergeRequestVersion, ...]:
         path = f"{self._path}/{iid}/versions"
@@ -190,6 +208,30 @@ class MergeRequestReader:
         path = f"{self._path}/{iid}/commits"
         found = [commit(data) for page in pages(self._client, path) for data in rows(page, path)]
         return tuple({row.sha: row for row in found}.values())
+
+
+def parts_of(page: MergeRequestPage) -> Iterator[MergeRequestPage]:
+    """``page`` in parts of few rows, because their details take many requests. The last part has everything
+    that is not a row."""
+    left = page.rows
+    while len(left) > _WHOLE_AT_ONCE:
+        yield Page(page.window, left[:_WHOLE_AT_ONCE], date=page.date)
+        left = left[_WHOLE_AT_ONCE:]
+    yield replace(page, rows=left)
+
+
+def _page(
+    found: Sequence[Any], date: datetime | None, unlisted: Sequence[QuarantinedRow] = ()
+) -> MergeRequestPage:
+    good: list[MergeRequestRow] = []
+    quarantined_rows = list(unlisted)
+    for data in found:
+        try:
+            good.append(merge_request(data))
+        except RowUnreadable as error:
+            quarantined_rows.append(quarantined(str(_iid(data) or "?"), error))
+    deferred = tuple(deferred_of_unlisted(row, "detail") for row in unlisted)
+    return Page(None, tuple(good), None, tuple(quarantined_rows), deferred, date=date)
 
 
 def _iid(data: Any) -> Any:

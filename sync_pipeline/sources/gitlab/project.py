@@ -13,10 +13,11 @@ from datetime import date as date_type
 from datetime import datetime
 from typing import Any
 
-from sync_pipeline.core.errors import SourceGone
+from sync_pipeline.core.errors import AccessDenied, Permanent, SourceGone, Transient
 from sync_pipeline.core.gitlab_rows import Raw
 from sync_pipeline.core.job_types import DECLARED
 from sync_pipeline.core.model import Access, JobType
+from sync_pipeline.sources.gitlab.children import OWN_ERRORS, REFUSED
 from sync_pipeline.sources.gitlab.fields import Fields
 from sync_pipeline.sources.gitlab.page_bisect import PER_PAGE
 from sync_pipeline.sources.gitlab.paging import pages, rows
@@ -115,6 +116,35 @@ def parse_project(data: Any, date: datetime | None) -> ProjectInfo:
         marked_on=_marked_on(fields),
         raw={name: value for name, value in fields.data.items() if name not in _SECRET},
     )
+
+
+def milestone_paths(info: ProjectInfo) -> tuple[str, ...]:
+    """The lists of milestones that merge requests of the project may have: its own, and those of its ancestor
+    groups."""
+    namespace = info.raw.get("namespace")
+    fields = Fields(namespace if isinstance(namespace, dict) else {})
+    path = fields.text("full_path")
+    if path is None or fields.text("kind") == "user":
+        groups: list[str] = []
+    else:
+        parts = path.split("/")
+        groups = ["/".join(parts[: length + 1]) for length in range(len(parts))]
+    return (
+        project_path(info.project_id, "milestones"),
+        *(f"/groups/{_quoted(group)}/milestones" for group in groups),
+    )
+
+
+def has_milestones(client: Client, info: ProjectInfo) -> bool:
+    """Whether the project or one of its ancestor groups has a milestone. True too where a list cannot be
+    read. Raises as the transport does for errors that concern more than this list.
+    """
+    try:
+        return any(client.get(path, {"per_page": "1"}).data != [] for path in milestone_paths(info))
+    except (SourceGone, AccessDenied, Permanent, Transient) as error:
+        if error.code not in OWN_ERRORS | REFUSED:
+            raise
+        return True
 
 
 def _marked_on(fields: Fields) -> date_type | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from sync_pipeline.core.errors import AccessDenied, RowUnreadable, SourceGone
+from sync_pipeline.core.errors import AccessDenied, Permanent, RowUnreadable, SourceGone, Transient
 from sync_pipeline.core.gitlab_rows import (
     ApprovalRow,
     MergeRequestRow,
@@ -25,17 +25,24 @@ from sync_pipeline.core.gitlab_rows import (
     ReviewEventRow,
     ReviewSet,
 )
-from sync_pipeline.core.model import QuarantinedRow, Refusal
-from sync_pipeline.sources.gitlab.children import DeferredFetches, Refusals, parallel_map, refusal_of
+from sync_pipeline.core.model import DeferredFetch, QuarantinedRow, Refusal
+from sync_pipeline.sources.gitlab.children import (
+    OWN_ERRORS,
+    REFUSED,
+    DeferredFetches,
+    Refusals,
+    parallel_map,
+    refusal_of,
+)
 from sync_pipeline.sources.gitlab.fields import Fields, moment, person, quarantined
 from sync_pipeline.sources.gitlab.page_bisect import UnreadableRow
 from sync_pipeline.sources.gitlab.paging import named, pages, rows
-from sync_pipeline.sources.gitlab.transport import Client, project_path
+from sync_pipeline.sources.gitlab.transport import Client, Params, project_path
 
 # Both belong to one act in one request to the server.
 _SAME_FACT = timedelta(seconds=10)
 # Kinds that servers send as a note (old ones) or as a structured event.
-_DUPLICATED = frozenset({"merge", "close", "reopen", "label", "milestone"})
+DUPLICATED = frozenset({"merge", "close", "reopen", "label", "milestone"})
 _STATES = {"merged": "merge", "closed": "close", "reopened": "reopen", "opened": "reopen", "locked": "lock"}
 # Beginnings of the bodies of system notes, in this order.
 _KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -97,6 +104,12 @@ def read_note(body: str) -> tuple[str, Mapping[str, Any]]:
     return kind, {}
 
 
+NeedsApprovals = Callable[[MergeRequestRow, Mapping[str, str]], bool]
+"""Whether the approvals of a merge request are requested, given the kinds of its notes by their ids."""
+
+_DETAILS = ("notes", "state_events", "label_events", "milestone_events", "approvals", "reviewers")
+
+
 @dataclass
 class _Gathered:
     """The parts of one merge request's review that were read so far."""
@@ -126,19 +139,56 @@ class ReviewReader:
         self._project_id = project_id
         self._parallel = parallel
 
-    def read(self, merge_requests: Sequence[MergeRequestRow]) -> list[ReviewSet]:
+    def read(
+        self,
+        merge_requests: Sequence[MergeRequestRow],
+        wanted: Mapping[int, Collection[str]] | None = None,
+        needs_approvals: NeedsApprovals = lambda row, notes: True,
+    ) -> list[ReviewSet]:
         """The reviews of these merge requests, in their order: five requests each, one more where somebody is
         asked for a review. A part that cannot be read is deferred (details ``notes``, ``state_events``,
         ``label_events``, ``milestone_events``, ``approvals``, ``reviewers``).
+
+        With ``wanted``, by number, only these details are read. Approvals are not requested where
+        ``needs_approvals`` says so after the notes of a merge request were read: they are as stored.
         """
         fetches = DeferredFetches(self._refusals)
-        found = parallel_map(lambda row: self._read(row, fetches), merge_requests, self._parallel)
+
+        def read_one(row: MergeRequestRow) -> ReviewSet:
+            details = _DETAILS if wanted is None else wanted.get(row.iid, ())
+            return self._read(row, fetches, details, needs_approvals)
+
+        found = parallel_map(read_one, merge_requests, self._parallel)
         fetches.settle(self.ask)
-        deferred = fetches.found
-        return [
-            replace(one, deferred=tuple(d for d in deferred if d.natural_key == str(one.mr_iid)))
-            for one in found
-        ]
+        deferred: dict[str, list[DeferredFetch]] = {}
+        for one in fetches.found:
+            deferred.setdefault(one.natural_key, []).append(one)
+        return [replace(one, deferred=tuple(deferred.get(str(one.mr_iid), ()))) for one in found]
+
+    def approved(self, iids: Sequence[int]) -> frozenset[int] | None:
+        """Which of these merge requests somebody approves, by a filter of the list. None if the server does
+        not have the filter. Raises as the transport does for errors that concern more than this list.
+        """
+        try:
+            found = self._approved_by("Any", iids)
+            # A server without the filter lists the same for the opposite.
+            if len(found) == len(iids) and self._approved_by("None", iids):
+                return None
+        except (SourceGone, AccessDenied, Permanent, Transient) as error:
+            if error.code not in OWN_ERRORS | REFUSED:
+                raise
+            return None
+        return found
+
+    def _approved_by(self, whom: str, iids: Sequence[int]) -> frozenset[int]:
+        path = project_path(self._project_id, "merge_requests")
+        query: Params = {"state": "all", "scope": "all", "iids[]": list(iids), "approved_by_ids[]": [whom]}
+        return frozenset(
+            iid
+            for page in pages(self._client, path, query)
+            for data in rows(page, path)
+            if isinstance(data, dict) and isinstance(iid := data.get("iid"), int)
+        )
 
     def ask(self, iid: int, detail: str) -> Refusal | None:
         """How the server refuses a detail of one review; None if it is readable. Raises as the transport
@@ -148,7 +198,13 @@ class ReviewReader:
         path = project_path(self._project_id, "merge_requests", iid)
         return refusal_of(self._client, path, f"{path}/{name}", detail)
 
-    def _read(self, merge_request: MergeRequestRow, fetches: DeferredFetches) -> ReviewSet:
+    def _read(
+        self,
+        merge_request: MergeRequestRow,
+        fetches: DeferredFetches,
+        wanted: Collection[str],
+        needs_approvals: NeedsApprovals,
+    ) -> ReviewSet:
         iid = merge_request.iid
         key = str(iid)
         path = project_path(self._project_id, "merge_requests", iid)
@@ -157,18 +213,27 @@ class ReviewReader:
         for origin in (Origin.STATE, Origin.LABEL, Origin.MILESTONE):
             details[origin] = (f"{origin}_events", partial(self._resource, path, iid, origin, got))
         for origin, (detail, read) in details.items():
-            unreadable = fetches.attempt(key, detail, read)
+            unreadable = fetches.attempt(key, detail, read) if detail in wanted else None
             if unreadable:
                 # The other parts are kept.
                 fetches.defer(key, detail, unreadable[0].error)
             elif unreadable is not None:
                 got.whole.add(origin)
         events = without_duplicates(got.events.values())
-        approvals = fetches.attempt(key, "approvals", lambda: self._approvals(path, events))
+        approvals: tuple[ApprovalRow, ...] | None = None
+        kept: frozenset[str] = frozenset()
+        if "approvals" in wanted:
+            notes = {row.event_id: row.kind for row in events if row.origin is Origin.NOTE}
+            if Origin.NOTE in got.whole and not needs_approvals(merge_request, notes):
+                kept = frozenset({"approvals"})
+            else:
+                approvals = fetches.attempt(key, "approvals", lambda: self._approvals(path, events))
         # Old servers have no reviewers.
         reviewers: tuple[ReviewerRow, ...] | None = () if "reviewers" in merge_request.raw else None
         if merge_request.reviewers:
-            reviewers = fetches.attempt(key, "reviewers", lambda: self._reviewers(path))
+            reviewers = None
+            if "reviewers" in wanted:
+                reviewers = fetches.attempt(key, "reviewers", lambda: self._reviewers(path))
         return ReviewSet(
             iid,
             merge_request.updated_at,
@@ -179,6 +244,7 @@ class ReviewReader:
             tuple(got.quarantined_rows),
             mr_id=merge_request.mr_id,
             notes_counted=merge_request.user_notes_count,
+            kept=kept,
         )
 
     def _notes(self, path: str, merge_request: MergeRequestRow, got: _Gathered) -> list[UnreadableRow]:
@@ -330,7 +396,7 @@ def without_duplicates(events: Iterable[ReviewEventRow]) -> tuple[ReviewEventRow
                 free[row.kind, _who(row.actor), change].append((row.occurred_at, row.event_id))
     result: list[ReviewEventRow] = []
     for row in ordered:
-        if row.origin is Origin.NOTE and row.is_system and row.kind in _DUPLICATED and row.occurred_at:
+        if row.origin is Origin.NOTE and row.is_system and row.kind in DUPLICATED and row.occurred_at:
             for change in _changes_of_note(row):
                 others = free[row.kind, _who(row.actor), change]
                 while others and others[0][0] < row.occurred_at - _SAME_FACT:

@@ -35,6 +35,7 @@ from sync_pipeline.core import clock
 from sync_pipeline.core.catalog import without_credentials
 from sync_pipeline.core.errors import (
     AccessDenied,
+    AnswerCut,
     AnswerStalled,
     Cancelled,
     ConfigurationError,
@@ -68,6 +69,8 @@ _LONG_TRY = 5.0
 _FEW_ROWS = 10
 # Errors that a retry within seconds cannot fix.
 _NOT_AGAIN = frozenset({"blocked", "redirect", "throttled", "database_down"})
+# Errors after which the same query is sent again. After others its caller asks for less.
+_QUERY_AGAIN = frozenset({"connection", "rate_limit"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,8 @@ class Instance:
     is raised as Transient with ``retry_after``.
 
     ``max_answer_bytes`` is the longest unpacked response. GitLab limits a text to 1 MB, and longer pages are
-    read in smaller ones. Raises ConfigurationError for an unusable URL.
+    read in smaller ones. ``unknown_fields`` are the names of GraphQL fields that the server does not have.
+    Raises ConfigurationError for an unusable URL.
     """
 
     def __init__(
@@ -194,6 +198,7 @@ class Instance:
         self.monotonic = monotonic
         self.now = now
         self.chance = chance
+        self.unknown_fields: frozenset[str] = frozenset()
         self.adapter = CancellableAdapter(pool_connections=4, pool_maxsize=32, max_retries=0)
         self._refused: tuple[str, float, str] | None = None
 
@@ -330,6 +335,17 @@ class Client:
         # No list has more rows than fit into 18 digits.
         return Response(data, following, date, int(total) if re.fullmatch(r"[0-9]{1,18}", total) else None)
 
+    def query(self, text: str, variables: Mapping[str, Any]) -> Response:
+        """The response to one GraphQL query, which only reads; ``data`` is as received, errors included.
+
+        Raises as :meth:`get` does, and AnswerCut if the connection broke during the response. A query is sent
+        again only after a refused connection or too many requests. The caller repeats one that is too slow in
+        smaller parts.
+        """
+        url = f"{self.instance.url}/api/graphql"
+        response = self.api.session.post(url, json={"query": text, "variables": dict(variables)})
+        return Response(response.json(), None, responses.http_date(response.headers.get("Date")))
+
     def check_cancelled(self) -> None:
         """Raises Cancelled after a request to stop."""
         if self._cancelled():
@@ -411,6 +427,7 @@ class _Session(requests.Session):
         # A change whose answer got lost may have happened.
         is_change = not self._client.only_reads_json and request.method not in ("GET", "HEAD")
         attempts = 1 if is_change else self._client.attempts
+        again = self._again if request.method in ("GET", "HEAD") else self._query_again
 
         def is_over(state: tenacity.RetryCallState) -> bool:
             nonlocal failures
@@ -439,7 +456,7 @@ class _Session(requests.Session):
         retrying = tenacity.Retrying(
             stop=is_over,
             wait=self._wait,
-            retry=tenacity.retry_if_exception(self._again),
+            retry=tenacity.retry_if_exception(again),
             sleep=self._client.pause,
             before_sleep=log_retry,
             reraise=True,
@@ -450,6 +467,10 @@ class _Session(requests.Session):
         if not isinstance(error, Transient) or error.code in _NOT_AGAIN:
             return False
         return (error.retry_after or 0.0) <= self._instance.longest_wait
+
+    def _query_again(self, error: BaseException) -> bool:
+        is_cut = isinstance(error, AnswerCut)
+        return self._again(error) and not is_cut and getattr(error, "code", None) in _QUERY_AGAIN
 
     def _wait(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome else None
@@ -566,6 +587,8 @@ class _Session(requests.Session):
             client.count(Traffic(timeouts=int(failure.code == "timeout")))
             if response is not None and failure.code == "timeout":
                 failure = AnswerStalled(f"{failure}; the answer began and then stopped")
+            elif response is not None and failure.code == "connection":
+                failure = AnswerCut(str(failure))
             client.limiter.feedback(Feedback(endpoint, None, seconds))
             raise failure
         assert response is not None

@@ -136,3 +136,36 @@ def test_large_ids_stay_exact() -> None:
         sent = {"PRIVATE-TOKEN": gitlab.token(user).secret}
         row = requests.get(f"{server.api}/projects/{project.id}", headers=sent, timeout=120).json()
         assert row["id"] == 2**53 + 1
+
+
+def test_milestones_of_a_project_and_of_the_groups_above(site: Site) -> None:
+    gitlab = site.gitlab
+    inner = gitlab.group("inner", parent=site.group)
+    project = gitlab.project("app2", group=inner)
+    at = f"/projects/{project.id}/milestones"
+    assert site.rows(at, include_ancestors="true") == []
+    outer = gitlab.milestone(site.group, "2024")
+    own = gitlab.milestone(project, "1.0")
+    gitlab.close_milestone(own)
+    assert [row["title"] for row in site.rows(at)] == ["1.0"]
+    assert [row["title"] for row in site.rows(at, include_ancestors="true")] == ["1.0", "2024"]
+    assert [row["title"] for row in site.rows(at, include_ancestors="true", state="active")] == ["2024"]
+    assert site.rows(f"/groups/{inner.id}/milestones") == []
+    (row,) = site.rows(f"/groups/{inner.id}/milestones", include_ancestors="true")
+    assert (row["group_id"], "project_id" in row) == (site.group.id, False)
+    assert row["web_url"] == f"{site.server.url}/groups/team1/-/milestones/{outer['id']}"
+    stranger = gitlab.token(gitlab.user("stranger")).secret
+    assert site.get(at, token=stranger).status_code == 404
+
+
+def test_a_milestone_is_deleted_with_its_events(site: Site) -> None:
+    request = site.gitlab.open_merge_request(site.project, author=site.user)
+    milestone = site.gitlab.milestone(site.project, "1.0")
+    site.gitlab.set_milestone(request, site.user, milestone)
+    before = request.updated_at
+    site.tick()
+    site.gitlab.delete_milestone(site.project, milestone)
+    at = f"{site.at}/merge_requests/{request.iid}"
+    assert site.rows(at)["milestone"] is None
+    assert site.rows(f"{at}/resource_milestone_events") == []
+    assert (site.rows(f"{site.at}/milestones"), request.updated_at) == ([], before)
