@@ -82,6 +82,7 @@ def _dlt(how: str) -> Callable[[Task], Sequence[str]]:
 
 CONTESTANTS = (
     Contestant("sync_pipeline", "ours", _ours("merge requests")),
+    Contestant("sync_pipeline", "ours", _ours("merge requests", "gitlab_graphql=false")),
     Contestant("dlt", "run_dlt", _dlt("default"), "dlt", "[postgres]"),
     Contestant("dlt", "run_dlt", _dlt("parallelized"), "dlt", "[postgres]"),
     Contestant(

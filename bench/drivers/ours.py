@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import LiteralString
 
@@ -18,6 +19,7 @@ from sync_pipeline.core.model import BEGINNING, Depth, JobRequest, JobType, Mode
 from sync_pipeline.database.pool import Database
 from sync_pipeline.registry.registration import add_repository
 from sync_pipeline.settings import Settings
+from sync_pipeline.sync import merge_requests
 from sync_pipeline.sync.engine import Syncer
 from sync_pipeline.sync.readers import svn_reader
 
@@ -51,13 +53,23 @@ class Program:
             ["commits"] if JobType.COMMITS in job_types else ["merge_requests", "notes", "approvals"]
         )
 
-    def first(self) -> None:
-        """Read everything. Of commits a visit does that, of the others a backfill."""
-        if JobType.COMMITS in self._job_types:
-            self.visit()
-            return
+    def backfill(self) -> None:
+        """Read everything at once, as a person's backfill does."""
         window = TimeWindow(BEGINNING, datetime.now(UTC))
         self._together([self._request(one, Mode.BACKFILL, window) for one in self._job_types])
+
+    def usable(self) -> None:
+        """Read the lists, and reviews in batches, as a backfill of the scheduler does."""
+        # It would complete some merge requests, too. Here it ends when all are usable.
+        merge_requests._MAX_PLANNED = 0
+        window = TimeWindow(BEGINNING, datetime.now(UTC))
+        requests = [self._request(one, Mode.BACKFILL, window) for one in self._job_types]
+        self._together([replace(one, trigger=Trigger.SENSOR) for one in requests])
+
+    def complete(self) -> None:
+        """Read what the usable level deferred."""
+        requests = [self._request(one, Mode.REPAIR) for one in self._job_types]
+        self._together([replace(one, only_deferred=True) for one in requests])
 
     def visit(self) -> None:
         """A visit of live syncing."""
@@ -103,7 +115,13 @@ def main() -> None:
     job_types = [JobType.COMMITS] if what == "commits" else [JobType.MERGE_REQUESTS, JobType.REVIEWS]
     with Database(url) as database:
         program = Program(database, settings, project, job_types)
-        phase("commits" if what == "commits" else "complete", program.first, program.count)
+        if what == "commits":
+            phase("commits", program.visit, program.count)
+        elif settings.gitlab.graphql:
+            phase("usable", program.usable, program.count)
+            phase("complete", program.complete, program.count)
+        else:
+            phase("complete by REST only", program.backfill, program.count)
         if more:
             phase("idle", program.visit, program.count)
             phase("changed", program.visit, program.count)

@@ -246,7 +246,11 @@ class GitRepository:
         arguments = ("--quiet", "--force", "--date-format=raw-permissive")
         return self._run("fast-import", *arguments, stdin=b"".join(stream)).decode().strip()
 
-    def fast_import(self, stream: bytes, refs: Mapping[str, int]) -> list[str]:
+    def fast_import(self, stream: bytes) -> None:
+        """Load a stream of ``git fast-import``."""
+        self._run("fast-import", "--quiet", "--force", stdin=stream)
+
+    def import_history(self, stream: bytes, refs: Mapping[str, int]) -> list[str]:
         """Fill an empty repository from a stream of ``git fast-import`` whose marks are 1, 2, 3 and so on.
 
         Points ``refs``, marks by full name, at the commits, and returns the sha of each mark in order.

@@ -219,7 +219,7 @@ def _history(path: Path, changes: list[_Change], truth: Truth, beginning: dateti
     for number in range(truth.tags):
         git.refs[f"refs/tags/v1.{number}"] = main[len(main) * (number + 1) // (truth.tags + 1)]
     repository = GitRepository.create(path)
-    shas = repository.fast_import(b"".join(git.parts), git.refs)
+    shas = repository.import_history(b"".join(git.parts), git.refs)
     for change in changes:
         change.base = shas[bases[change.iid] - 1]
         change.shas = [shas[mark - 1] for mark in marks[change.iid]]
