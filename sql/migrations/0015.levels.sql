@@ -1,4 +1,4 @@
--- Two levels of a merge request: usable and complete. What lies between is planned deferred fetches. No table is rewritten.
+-- Two levels of a merge request: usable and complete. Details that only the second has are planned. No table is rewritten.
 -- depends: 0014.comments
 
 ALTER TABLE scm.deferred_fetches

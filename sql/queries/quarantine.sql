@@ -39,13 +39,18 @@ SELECT natural_key, detail, last_error AS error FROM scm.deferred_fetches
  LIMIT %(limit)s
 
 -- name: planned
--- Lists planned fetches of an asset in the order in which they are read. The details of a row are neighbours
--- there.
-SELECT natural_key, detail FROM scm.deferred_fetches
- WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND is_planned
-   AND (%(waiting)s OR not_before <= now()) AND natural_key <> ALL (%(except_for)s)
- ORDER BY priority, row_updated_at DESC, natural_key
- LIMIT %(limit)s
+-- Lists planned fetches of a repository in the order in which they are read, for each job type. The details of
+-- a row are neighbours there.
+SELECT t.job_type, o.natural_key, o.detail
+  FROM unnest(%(job_types)s::text[]) AS t (job_type)
+ CROSS JOIN LATERAL (SELECT natural_key, detail, priority, row_updated_at FROM scm.deferred_fetches
+                      WHERE repo_id = %(repo_id)s AND job_type = t.job_type AND resolved_at IS NULL AND is_planned
+                        AND (%(waiting)s OR not_before <= now()) AND natural_key <> ALL (%(except_for)s)
+                        AND (row_updated_at >= %(since)s OR %(since)s::timestamptz IS NULL)
+                        AND (row_updated_at < %(until)s OR %(until)s::timestamptz IS NULL)
+                      ORDER BY priority, row_updated_at DESC, natural_key
+                      LIMIT %(limit)s) AS o
+ ORDER BY o.priority, o.row_updated_at DESC, o.natural_key
 
 -- name: entries
 -- Lists entries of quarantine, latest first, each with the number of all that match. The payload may be

@@ -5,7 +5,7 @@
 -- Lists attempts with their jobs, newest first.
 SELECT r.run_id, r.job_id, r.attempt, r.repo_id, r.job_type, r.mode, r.status, r.started_at, r.finished_at,
        r.worker, r.dagster_run_id, r.rows_read, r.inserted, r.updated, r.unchanged, r.regressed, r.quarantined,
-       r.batches, r.calls, r.error_code, r.error, r.code_version, j.revs, j.period, j.trigger, j.actor,
+       r.batches, r.calls, r.error_code, r.error, r.notice, r.code_version, j.revs, j.period, j.trigger, j.actor,
        j.reason, j.from_raw,
        extract(epoch FROM coalesce(r.finished_at, clock_timestamp()) - r.started_at)::float8 AS seconds
   FROM scm.sync_runs AS r

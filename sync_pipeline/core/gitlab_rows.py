@@ -282,7 +282,7 @@ ReviewPage = Page[tuple[ReviewSet, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StoredReview:
-    """What is stored of a merge request and its review.
+    """The stored state of a merge request and its review.
 
     ``read_as_of`` is the ``updated_at`` of the merge request at the latest reading, None if there was none.
     ``complete`` are the details that were read to their end at full precision then, and have no open deferred

@@ -239,7 +239,7 @@ def known_heads(
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """What is stored of the versions and commits of a merge request. ``children`` are the head and target
+    """The stored state of the versions and commits of a merge request. ``children`` are the head and target
     branch for which both are stored; ``base_sha`` and ``start_sha`` are of its newest version.
 
     ``is_planned``: they are to be read later, for ``listed``: the head and target branch of the stored row.
@@ -258,7 +258,7 @@ class StoredHead:
 
 
 def stored_heads(conn: Connection, repo_id: int, ids: Mapping[int, int]) -> dict[int, StoredHead]:
-    """What is stored of the children of merge requests, given by number with their ``gitlab_id``."""
+    """The stored state of the children of merge requests, given by number with their ``gitlab_id``."""
     params = {"repo_id": repo_id, "iids": list(ids), "ids": list(ids.values())}
     return {
         row["iid"]: StoredHead(

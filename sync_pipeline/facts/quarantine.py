@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sync_pipeline.core.model import DeferredFetch, JobType, QuarantinedRow, Window
+from sync_pipeline.core.model import DeferredFetch, JobType, QuarantinedRow, TimeWindow, Window
 from sync_pipeline.database.pool import Connection
 from sync_pipeline.database.queries import queries
 from sync_pipeline.database.ranges import from_ranges
@@ -85,24 +85,29 @@ def due(conn: Connection, repo_id: int, job_type: JobType, limit: int) -> list[D
 def planned(
     conn: Connection,
     repo_id: int,
-    job_type: JobType,
+    job_types: Iterable[JobType],
     *,
     limit: int,
     waiting: bool = False,
+    updated: TimeWindow | None = None,
     except_for: Iterable[str] = (),
-) -> dict[str, list[str]]:
-    """The planned details of some rows by the keys of the rows, most urgent first: about ``limit`` details.
-    With ``waiting`` also those whose time has not come. Keys in ``except_for`` are left out."""
+) -> dict[str, dict[JobType, list[str]]]:
+    """Planned details by the keys of their rows and by job type, the most urgent row first: at most ``limit``
+    details of each job type. With ``waiting`` also those whose time has not come. With ``updated`` only those
+    of rows that were updated in this window. Keys in ``except_for`` are left out."""
     params = {
         "repo_id": repo_id,
-        "job_type": str(job_type),
+        "job_types": [str(one) for one in job_types],
         "limit": limit,
         "waiting": waiting,
+        "since": None if updated is None else updated.since,
+        "until": None if updated is None else updated.until,
         "except_for": list(except_for),
     }
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[JobType, list[str]]] = {}
     for row in conn.execute(_SQL["planned"], params):
-        found.setdefault(row["natural_key"], []).append(row["detail"])
+        of_row = found.setdefault(row["natural_key"], {})
+        of_row.setdefault(JobType(row["job_type"]), []).append(row["detail"])
     return found
 
 

@@ -375,7 +375,7 @@ def _read(one: ReviewSet) -> set[str]:
 def stored_reviews(
     conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow]
 ) -> dict[int, StoredReview]:
-    """What is stored of each of these merge requests and its review, by number."""
+    """The stored state of each of these merge requests and its review, by number."""
     found: dict[int, StoredReview] = {}
     notes: dict[int, dict[str, dict[str, Any]]] = {row.iid: {} for row in rows}
     with_milestones: set[int] = set()
@@ -454,7 +454,7 @@ def reviews_as_of(
     conn: Connection, repo_id: int, rows: Sequence[MergeRequestRow], refused: Collection[str] = ()
 ) -> dict[int, datetime]:
     """By merge request, the ``updated_at`` as of which its review need not be read. All kinds of events and
-    the approvals were read to their end or are planned, no fetch failed, and its head was that of the row
+    the approvals were read to their end or are planned. No fetch failed, and its head was that of the row
     already. Details that the server refuses for every merge request are not needed.
     """
     missing = {part_of(detail) for detail in refused}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sync_pipeline.core.gitlab_rows import MergeRequestRow, StoredReview
+from sync_pipeline.core.gitlab_rows import MergeRequestRow, StoredReview, who
 
 NOTES = "notes"
 STATE_EVENTS = "state_events"
@@ -41,10 +41,10 @@ _RECENT = timedelta(days=90)
 
 @dataclass(frozen=True, slots=True)
 class SeenReview:
-    """What GraphQL showed of a review. ``same_notes``: its notes are the stored ones, at the precision of a
-    second. ``approval_notes`` are the ids of its notes about approvals. ``approvers`` and ``reviewers`` are
-    None where they did not come. ``is_entangled``: a system note, of GraphQL or stored, may repeat a state,
-    label or milestone event.
+    """The part of a review that GraphQL shows. ``same_notes``: its notes are the stored ones, at the
+    precision of a second. ``approval_notes`` are the ids of its notes about approvals. ``approvers`` and
+    ``reviewers`` are None where they did not come. ``is_entangled``: a system note, of GraphQL or stored, may
+    repeat a state, label or milestone event.
     """
 
     same_notes: bool
@@ -102,13 +102,14 @@ def plan_by_graphql(
         else:
             changed.add(detail)
     if not seen.approvers and seen.approvers is not None and not stored.approvers:
-        # Nobody approves, by the server's own word. The list would be empty too.
+        # The server says that nobody approves. The list would be empty too.
         kept.add(APPROVALS)
     else:
         no_note = seen.approval_notes == _approval_notes(stored)
         sort(APPROVALS, no_note and seen.approvers == stored.approvers)
     if row.reviewers:
-        sort(REVIEWERS, seen.reviewers is not None and seen.reviewers == stored.reviewers)
+        listed = {who(person) for person in row.reviewers}
+        sort(REVIEWERS, seen.reviewers == stored.reviewers and listed == set(stored.reviewers))
     if seen.is_entangled and changed & {NOTES, *EVENTS}:
         # Which note repeats which event is decided with all of them.
         together = {NOTES, *EVENTS} - (kept & {MILESTONE_EVENTS})
@@ -122,7 +123,7 @@ def needs_approvals(row: MergeRequestRow, stored: StoredReview, notes: Mapping[s
     """Whether only a request can tell who approves, by REST. ``notes`` are the kinds of all notes that came,
     by their ids.
 
-    Nobody approves without a note. A push may take approvals away without one, so a new head counts too."""
+    An approval has a note. A push may take approvals away without one, so a new head counts too."""
     if APPROVALS not in stored.complete:
         return "approve" in notes.values() or bool(stored.approvers)
     about = {event_id for event_id, kind in notes.items() if kind in ABOUT_APPROVALS}

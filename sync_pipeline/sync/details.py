@@ -105,22 +105,9 @@ class DetailReader:
         versions and commits. A large page is read to the usable level, and the rest of its details is
         planned, if the server has GraphQL. Raises as the readers do."""
         fully = fully or self._rereads
-        state = _State(fully)
-        with self._database.connection() as conn:
-            if JobType.MERGE_REQUESTS in job_types:
-                if not (children or self._rereads):
-                    ids = {row.iid: row.mr_id for row in page.rows}
-                    state.heads = merge_requests.stored_heads(conn, self._repo_id, ids)
-                state.stale = {
-                    row.iid for row in page.rows if _needs_children(row, state.heads.get(row.iid), None)
-                }
-            if JobType.REVIEWS in job_types:
-                refused = self._refusals[JobType.REVIEWS].refused
-                known = {} if fully else reviews.reviews_as_of(conn, self._repo_id, page.rows, refused)
-                unread = [row for row in page.rows if known.get(row.iid) != row.updated_at]
-                state.unread = {row.iid for row in unread}
-                if unread and not fully:
-                    state.stored = reviews.stored_reviews(conn, self._repo_id, unread)
+        state = _State(fully, is_repair=children or self._rereads)
+        if page.rows:
+            self._look_up(page, job_types, state)
         asked = [row for row in page.rows if row.iid in state.unread or row.iid in state.stale]
         state.seen = {} if fully else self._seen(asked)
         state.is_small = len(asked) <= levels.AT_ONCE
@@ -131,8 +118,26 @@ class DetailReader:
                 self._reviews(part, state) if JobType.REVIEWS in job_types else None,
             )
 
+    def _look_up(self, page: MergeRequestPage, job_types: Collection[JobType], state: _State) -> None:
+        """Read what is stored of the rows of ``page``."""
+        with self._database.connection() as conn:
+            if JobType.MERGE_REQUESTS in job_types:
+                if not state.is_repair:
+                    ids = {row.iid: row.mr_id for row in page.rows}
+                    state.heads = merge_requests.stored_heads(conn, self._repo_id, ids)
+                state.stale = {
+                    row.iid for row in page.rows if _needs_children(row, state.heads.get(row.iid), None)
+                }
+            if JobType.REVIEWS in job_types:
+                refused = self._refusals[JobType.REVIEWS].refused
+                known = {} if state.fully else reviews.reviews_as_of(conn, self._repo_id, page.rows, refused)
+                unread = [row for row in page.rows if known.get(row.iid) != row.updated_at]
+                state.unread = {row.iid for row in unread}
+                if unread and not state.fully:
+                    state.stored = reviews.stored_reviews(conn, self._repo_id, unread)
+
     def _seen(self, rows: Sequence[MergeRequestRow]) -> Mapping[int, BatchReview]:
-        """What GraphQL shows of ``rows``. Empty where it is switched off or not used any more."""
+        """The ``rows`` that GraphQL shows, by number. Empty where it is switched off or not used any more."""
         if not rows or not self._settings.graphql:
             return {}
         if self._batches is None:
@@ -152,7 +157,11 @@ class DetailReader:
         now = {row.iid for row in rows if state.is_now(row)}
         details = set(_CHILDREN) - self._refusals[JobType.MERGE_REQUESTS].refused
         later = [fetch for row in rows if row.iid not in now for fetch in self._planned(row, details)]
-        found = self._reader.complete(page, now, partial(self._known_commits, state.seen))
+        # A repair asks the source for everything.
+        known = partial(self._known_commits, state.seen)
+        found = (
+            self._reader.complete(page, now) if state.is_repair else self._reader.complete(page, now, known)
+        )
         return replace(found, deferred=(*found.deferred, *later))
 
     def _known_commits(
@@ -277,10 +286,17 @@ class DetailReader:
     # -- planned details -------------------------------------------------------------------------------------
 
     def read_planned(
-        self, job_types: Sequence[JobType], window: TimeWindow, *, limit: int | None, waiting: bool
+        self,
+        job_types: Sequence[JobType],
+        window: TimeWindow,
+        *,
+        limit: int | None,
+        waiting: bool,
+        updated: TimeWindow | None = None,
     ) -> Iterator[Pages]:
         """Planned details of at most ``limit`` merge requests, most urgent first. With ``waiting`` also those
-        whose time has not come. Each page is to be stored before the next but one is asked for."""
+        whose time has not come. With ``updated`` only those that were updated in it. Each page is to be
+        stored before the next but one is asked for."""
         met: set[str] = set()
         # A page is read while the one before it is stored, so these keys may still be listed as planned.
         recent: deque[Collection[str]] = deque(maxlen=2)
@@ -290,62 +306,63 @@ class DetailReader:
         while left is None or left > 0:
             most = _PLANNED_AT_ONCE if left is None else min(left, _PLANNED_AT_ONCE)
             with self._database.connection() as conn:
-                wanted = {
-                    job_type: quarantine.planned(
-                        conn,
-                        self._repo_id,
-                        job_type,
-                        limit=_DETAILS_AT_ONCE,
-                        waiting=waiting,
-                        except_for={*stuck, *(key for keys in recent for key in keys)},
-                    )
-                    for job_type in job_types
-                }
-            keys = list(dict.fromkeys(key for details in wanted.values() for key in details))
-            if not keys:
+                wanted = quarantine.planned(
+                    conn,
+                    self._repo_id,
+                    job_types,
+                    limit=_DETAILS_AT_ONCE,
+                    waiting=waiting,
+                    updated=updated,
+                    except_for={*stuck, *(key for keys in recent for key in keys)},
+                )
+            if not wanted:
                 return
-            stuck.update(key for key in keys if key in met)
-            chosen = [key for key in keys if key not in met][:most]
+            stuck.update(key for key in wanted if key in met)
+            chosen = {key: wanted[key] for key in [key for key in wanted if key not in met][:most]}
             met.update(chosen)
             recent.append(chosen)
             if chosen:
                 left = None if left is None else left - len(chosen)
-                yield self._planned_page(chosen, wanted, window)
+                yield self._planned_page(chosen, job_types, window)
 
     def _planned_page(
-        self, keys: Sequence[str], wanted: Mapping[JobType, Mapping[str, Collection[str]]], window: TimeWindow
+        self,
+        wanted: Mapping[str, Mapping[JobType, Collection[str]]],
+        job_types: Collection[JobType],
+        window: TimeWindow,
     ) -> Pages:
-        found = list(self._reader.listed_some([int(key) for key in keys]))
-        rows = tuple({row.iid: row for page in found for row in page.rows}.values())
-        page: MergeRequestPage = Page(window, rows, date=next((page.date for page in found), None))
-        absent = [key for key in keys if int(key) not in {row.iid for row in rows}]
-        children = wanted.get(JobType.MERGE_REQUESTS, {})
-        of_reviews = wanted.get(JobType.REVIEWS)
-        mrs = [row for row in rows if str(row.iid) in children]
-        known = partial(self._known_commits, self._seen(mrs))
-        listed = self._reader.complete(page, {row.iid for row in mrs}, known)
-        lost = tuple(
-            DeferredFetch(key, detail, _NOT_LISTED) for key in absent for detail in children.get(key, ())
-        )
-        listed = replace(listed, deferred=(*listed.deferred, *lost))
-        if of_reviews is None:
-            return listed, None
-        lost = tuple(
-            DeferredFetch(key, detail, _NOT_LISTED) for key in absent for detail in of_reviews.get(key, ())
-        )
+        listed = list(self._reader.listed_some([int(key) for key in wanted]))
+        rows = tuple({row.iid: row for page in listed for row in page.rows}.values())
+        page: MergeRequestPage = Page(window, rows, date=next((page.date for page in listed), None))
+        absent = wanted.keys() - {str(row.iid) for row in rows}
+
+        def of(job_type: JobType) -> dict[int, Collection[str]]:
+            return {row.iid: details for row in rows if (details := wanted[str(row.iid)].get(job_type))}
+
+        def lost(job_type: JobType) -> list[DeferredFetch]:
+            return [
+                DeferredFetch(key, detail, _NOT_LISTED)
+                for key in sorted(absent)
+                for detail in wanted[key].get(job_type, ())
+            ]
+
+        stale = of(JobType.MERGE_REQUESTS)
+        seen = self._seen([row for row in rows if row.iid in stale])
+        found = self._reader.complete(page, stale.keys(), partial(self._known_commits, seen))
+        found = replace(found, deferred=(*found.deferred, *lost(JobType.MERGE_REQUESTS)))
+        if JobType.REVIEWS not in job_types:
+            return found, None
+        unread = of(JobType.REVIEWS)
         try:
             with self._counted(JobType.REVIEWS):
-                sets = self._partial_reviews(
-                    [row for row in rows if str(row.iid) in of_reviews],
-                    {row.iid: of_reviews.get(str(row.iid), ()) for row in rows},
-                )
+                sets = self._partial_reviews([row for row in rows if row.iid in unread], unread)
         except Cancelled:
             raise
         except SyncError as error:
-            return listed, error
-        deferred = (*lost, *(fetch for one in sets for fetch in one.deferred))
+            return found, error
+        deferred = (*lost(JobType.REVIEWS), *(fetch for one in sets for fetch in one.deferred))
         lacking = tuple(row for one in sets for row in one.quarantined)
-        return listed, Page(window, tuple(sets), None, lacking, deferred, date=page.date)
+        return found, Page(window, tuple(sets), None, lacking, deferred, date=page.date)
 
     def _partial_reviews(
         self, rows: Sequence[MergeRequestRow], wanted: Mapping[int, Collection[str]]
@@ -369,10 +386,12 @@ class DetailReader:
 
 @dataclass
 class _State:
-    """What is known of the merge requests of a page, by number. ``stale`` ones need versions and commits, and
-    ``unread`` ones their review. ``seen`` is what GraphQL showed. ``is_small``: all is read at once."""
+    """The known state of the merge requests of a page, by number. ``stale`` ones need versions and commits,
+    and ``unread`` ones their review. ``seen`` is what GraphQL showed. ``is_small``: all is read at once.
+    ``fully``: all details of reviews are read, and in a repair also all versions and commits."""
 
     fully: bool
+    is_repair: bool
     heads: Mapping[int, StoredHead] = field(default_factory=dict)
     stored: Mapping[int, StoredReview] = field(default_factory=dict)
     seen: Mapping[int, BatchReview] = field(default_factory=dict)
@@ -381,7 +400,7 @@ class _State:
     is_small: bool = False
 
     def is_now(self, row: MergeRequestRow) -> bool:
-        """Whether the details of ``row`` are read with its page. What GraphQL did not show is."""
+        """Whether the details of ``row`` are read with its page: always those that GraphQL did not show."""
         return self.is_small or row.iid not in self.seen
 
 
@@ -432,8 +451,8 @@ def _is_entangled(events: Iterable[ReviewEventRow], stored: StoredReview) -> boo
 
 
 def _usable(row: MergeRequestRow, review: ReviewSet, news: tuple[ReviewEventRow, ...]) -> ReviewSet:
-    """What GraphQL gave of a review: the notes that are ``news``, and people without times. Only the absence
-    of reviewers is complete, because the row shows it."""
+    """The usable part of a review from GraphQL: the notes that are ``news``, and people without times. Only
+    the absence of reviewers is complete, because the row shows it."""
     shown = replace(review, events=news, whole=frozenset(), quarantined=())
     if row.reviewers:
         return replace(shown, seen=frozenset({levels.APPROVALS, levels.REVIEWERS}))

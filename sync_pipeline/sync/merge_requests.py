@@ -87,7 +87,6 @@ class MergeRequestWork:
         self._repo = first.repo
         self._is_incremental = first.is_incremental
         self._only_planned = first.request.only_deferred
-        self._rereads = any(attempt.rereads for attempt in attempts)
         # Requests count for the first attempt, but for those of reviews that are read beside it.
         first.meter = self._other_traffic
         parallel = self._settings.gitlab.parallel
@@ -96,7 +95,6 @@ class MergeRequestWork:
             client,
             visit.project_id,
             parallel=parallel,
-            children=any(one.job_type is JobType.MERGE_REQUESTS for one in attempts),
             refusals=refusals[JobType.MERGE_REQUESTS],
         )
         review_reader = ReviewReader(
@@ -442,14 +440,20 @@ class MergeRequestWork:
     # -- planned details -------------------------------------------------------------------------------------
 
     def _read_planned(self, readable: TimeWindow) -> None:
-        """Read details that were planned: all of them for a person, else as many as one visit may take."""
+        """Read details that were planned: all in the window of a person's job, else as many as one visit may
+        take."""
         by_itself = self._all[0].request.trigger in (Trigger.SENSOR, Trigger.WORKER, Trigger.REGISTRATION)
         limit = None
         if by_itself:
             limit = _MAX_COMPLETED if self._only_planned else _MAX_PLANNED
         active = list(self._attempts)
+        window = self._all[0].claim.window
         pages = self._details.read_planned(
-            [attempt.job_type for attempt in active], readable, limit=limit, waiting=not by_itself
+            [attempt.job_type for attempt in active],
+            readable,
+            limit=limit,
+            waiting=not by_itself,
+            updated=window if isinstance(window, TimeWindow) and not by_itself else None,
         )
         found = (_by_job_type(*one, by_number=True) for one in pages)
         store_in_chunks(active, found, partial(self._store, active, {}), rows=self._settings.chunks.rows)

@@ -16,6 +16,7 @@ from sync_pipeline.core.gitlab_rows import (
     Origin,
     Person,
     ReviewerRow,
+    ReviewEventRow,
     ReviewSet,
 )
 from sync_pipeline.core.model import Counts, DeferredFetch, JobType, QuarantinedRow
@@ -299,3 +300,90 @@ def test_the_sweep_takes_open_merge_requests_whose_review_is_oldest(database: Da
         conn.execute("UPDATE scm.mrs SET first_seen_at = now() - interval '2 days' WHERE iid <> 5")
         assert reviews.stale_reviews(conn, repo, day, 10) == [1, 4, 3]
         assert reviews.stale_reviews(conn, repo, day, 1) == [1]
+
+
+# --- Times in whole seconds -------------------------------------------------------------------------------
+
+
+def in_seconds(number: int, **other: Any) -> ReviewEventRow:
+    """A note as GraphQL gives it."""
+    row = event(number, **other)
+    times = {name: getattr(row, name) for name in ("occurred_at", "updated_at", "resolved_at")}
+    cut = {name: time and time.replace(microsecond=0) for name, time in times.items()}
+    return replace(row, time_precision="second", **cut)
+
+
+def seen(*events: ReviewEventRow) -> ReviewSet:
+    """A usable review: nothing of it is complete."""
+    return replace(review(*events), whole=frozenset(), approvals=None, reviewers=None)
+
+
+def stored_notes(conn: Connection, repo: int) -> dict[str, Any]:
+    return dict(reviews.stored_reviews(conn, repo, [merge_request(1)])[1].notes)
+
+
+def test_a_note_in_seconds_that_is_stored_in_milliseconds_is_the_same(database: Database) -> None:
+    precise = START.replace(microsecond=123_000)
+    with database.connection() as conn:
+        repo = project(conn)
+        store(conn, repo, review(event(1, occurred_at=precise, updated_at=precise)))
+        notes = stored_notes(conn, repo)
+        assert reviews.changed_notes([in_seconds(1)], notes) == ()
+        edited = in_seconds(1, body="Edited", updated_at=later(1))
+        (changed,) = reviews.changed_notes([edited], notes)
+        assert changed.occurred_at == precise
+
+
+def test_seconds_never_replace_milliseconds_of_the_same_second(database: Database) -> None:
+    precise = START.replace(microsecond=123_000)
+    with database.connection() as conn:
+        repo = project(conn)
+        store(conn, repo, review(event(1, occurred_at=precise, updated_at=precise)))
+        before = everything(conn)
+        store(conn, repo, seen(in_seconds(1, body="Edited within the second")))
+        assert everything(conn) == before
+        store(conn, repo, seen(in_seconds(1, body="Edited later", updated_at=later(1))))
+        (row,) = conn.execute("SELECT body, time_precision FROM scm.review_events").fetchall()
+        assert tuple(row.values()) == ("Edited later", "second")
+        # Milliseconds replace seconds, also of equal content.
+        store(conn, repo, review(event(1, body="Edited later", updated_at=later(1))))
+        (row,) = conn.execute("SELECT body, time_precision FROM scm.review_events").fetchall()
+        assert tuple(row.values()) == ("Edited later", "millisecond")
+
+
+def test_what_graphql_does_not_show_is_neither_missing_nor_closed(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        approved = (ApprovalRow(JO, START, "approval"),)
+        asked = (ReviewerRow(KIM, "unreviewed", START),)
+        store(conn, repo, replace(review(event(1)), approvals=approved, reviewers=asked))
+        shown = replace(
+            seen(in_seconds(2)),
+            approvals=(ApprovalRow(KIM, None, None), ApprovalRow(JO, later(9), "note")),
+            reviewers=(),
+            seen=frozenset({"approvals", "reviewers"}),
+        )
+        store(conn, repo, shown)
+        query = "SELECT source_event_id FROM scm.review_events WHERE missing_since IS NULL ORDER BY 1"
+        assert [row["source_event_id"] for row in conn.execute(query)] == ["note:1", "note:2"]
+        open_ones = "SELECT username, approved_at FROM scm.mr_approvals WHERE closed_at IS NULL ORDER BY 1"
+        found = {row["username"]: row["approved_at"] for row in conn.execute(open_ones)}
+        assert found == {JO.username: START, KIM.username: None}
+        assert conn.execute("SELECT 1 FROM scm.mr_reviewers WHERE closed_at IS NULL").rowcount == 1
+        (row,) = conn.execute("SELECT whole FROM scm.mr_reviews").fetchall()
+        assert row["whole"] == []
+
+
+def test_a_partial_reading_adds_to_the_reading_of_the_same_update(database: Database) -> None:
+    with database.connection() as conn:
+        repo = project(conn)
+        store(conn, repo, replace(review(), approvals=None, reviewers=None, whole=frozenset({Origin.NOTE})))
+        part = replace(
+            review(), approvals=None, reviewers=None, whole=frozenset({Origin.LABEL}), partial=True
+        )
+        store(conn, repo, part)
+        whole = "SELECT whole FROM scm.mr_reviews"
+        assert [row["whole"] for row in conn.execute(whole)] == [["label", "note"]]
+        # That of another update starts anew.
+        store(conn, repo, part, updated_at=later(5))
+        assert [row["whole"] for row in conn.execute(whole)] == [["label"]]

@@ -344,6 +344,9 @@ def test_a_broken_answer_is_no_empty_one(forge: Forge, kind: str) -> None:
 @pytest.mark.parametrize("detail", ["versions", "discussions", "approvals", "resource_label_events"])
 def test_one_detail_that_is_redirected_stops_no_other(forge: Forge, status: int, detail: str) -> None:
     history(forge)
+    if detail == "approvals":
+        forge.gitlab.approve(forge.project.merge_requests[2], forge.other)
+        forge.tick()
     elsewhere = faults.redirect("http://127.0.0.1:9/login", status)
     forge.gitlab.faults.add(f"/merge_requests/2/{detail}", elsewhere, times=None)
     assert all(report.succeeded for report in sync(forge))

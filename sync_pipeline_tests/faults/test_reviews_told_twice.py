@@ -116,7 +116,8 @@ _VOLATILE = {
 
 def facts(forge: Forge) -> list[object]:
     """Everything stored of merge requests and reviews, but for when it was last looked at."""
-    mrs = [{name: row[name] for name in row if name not in ("read_at", "xmin")} for row in forge.rows(_MRS)]
+    read = ("read_at", "versions_read_at", "xmin")
+    mrs = [{name: row[name] for name in row if name not in read} for row in forge.rows(_MRS)]
     return [mrs, forge.rows(_EVENTS), forge.rows("SELECT * FROM scm.mr_approvals ORDER BY approval_id")]
 
 

@@ -186,6 +186,8 @@ class Run(RowCounts):
     seconds: float
     error_code: str | None
     error: str | None
+    notice: str | None
+    """Why it read in another way than usual, such as by REST instead of GraphQL."""
     code_version: str
 
 

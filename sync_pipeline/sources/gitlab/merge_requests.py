@@ -119,9 +119,9 @@ class MergeRequestReader:
     def complete(
         self, page: MergeRequestPage, wanted: Collection[int], known_commits: KnownCommits = lambda _: {}
     ) -> MergeRequestPage:
-        """``page`` with versions and commits of the ``wanted`` rows, given by their numbers. What cannot be
-        read is deferred. The rows with their versions go to ``known_commits``; only the commits of the others
-        are requested."""
+        """``page`` with versions and commits of the ``wanted`` rows, given by their numbers. A detail that
+        cannot be read is deferred. The rows with their versions go to ``known_commits``; only the commits of
+        the others are requested."""
         fetches = DeferredFetches(self._refusals)
         rows = {row.iid: row for row in page.rows}
         rows |= self._with_children([row for row in page.rows if row.iid in wanted], fetches, known_commits)
