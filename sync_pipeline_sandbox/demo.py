@@ -44,8 +44,10 @@ from sync_pipeline.core.model import (
 )
 from sync_pipeline.database import migrations
 from sync_pipeline.database.pool import Connection, Database
+from sync_pipeline.database.ranges import from_ranges
 from sync_pipeline.facts import commits, merge_requests, people, reviews, svn_revisions
-from sync_pipeline.ledger import repos, watermarks
+from sync_pipeline.ledger import job_actions, repos, watermarks
+from sync_pipeline.ledger.job_actions import Filters
 from sync_pipeline.orchestration.catalog_changes import after_catalog_change
 from sync_pipeline.orchestration.run import execute
 from sync_pipeline.registry.registration import add_repository
@@ -57,6 +59,8 @@ from sync_pipeline_sandbox.gitlab.records import Project
 from sync_pipeline_sandbox.people import TEAM
 
 _DENIED = "denied"
+# Pieces of the history of one project.
+_MAX_WINDOWS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,29 +222,27 @@ class Sync:
             self.console.print(f"demo: the asset job of {names}, all history and what is new", style="dim")
             rows = sum(held(projects[gitlab[r]], one) for r in readable for one in job_types)
             for some in (readable, denied):
-                for origin, ids in self._without_history(some, job_types[0]).items():
-                    self._run(ids, job_types, rows, [TimeWindow(BEGINNING, origin)])
+                for window, ids in self._without_history(some, job_types[0]).items():
+                    self._run(ids, job_types, rows, [window])
                 if not (some is denied and self._is_denied(some, job_types[0])):
                     self._run(some, job_types, rows)
 
     def _without_history(
         self, repositories: Sequence[Repository], job_type: JobType
-    ) -> Mapping[datetime, Sequence[Repository]]:
-        """Assets that lack history before their origin, by origin. Their registration queued a job from the
-        beginning to the origin. Commits have none, because each visit reads all of them.
+    ) -> Mapping[Window, Sequence[Repository]]:
+        """Repositories by each window of history that their registration queued. Commits have none, because
+        each visit reads all of them.
         """
-        found: dict[datetime, list[Repository]] = {}
-        if job_type is JobType.COMMITS:
-            return found
+        found: dict[Window, list[Repository]] = {}
         with self.database.connection() as conn:
             for one in repositories:
-                row = watermarks.get(conn, one.repo_id, job_type)
-                assert isinstance(row.origin, datetime)
-                before = TimeWindow(BEGINNING, row.origin)
-                if row.access is not Access.DENIED and watermarks.missing(
-                    conn, one.repo_id, job_type, before
-                ):
-                    found.setdefault(row.origin, []).append(one)
+                if watermarks.get(conn, one.repo_id, job_type).access is Access.DENIED:
+                    continue
+                queued = Filters(repo_id=one.repo_id, job_type=job_type, mode=Mode.BACKFILL)
+                jobs = job_actions.listed(conn, queued, _MAX_WINDOWS)
+                for window in (from_ranges(job["revs"], job["period"]) for job in jobs):
+                    if window is not None:
+                        found.setdefault(window, []).append(one)
         return found
 
     def _is_denied(self, repositories: Sequence[Repository], job_type: JobType) -> bool:

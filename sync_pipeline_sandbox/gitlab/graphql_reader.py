@@ -147,7 +147,7 @@ class _Request:
             notes += [note for note in on_commits if note.row["commit_id"] in newest]
         gitlab, user = self.reader.gitlab, self.reader.user
         seen = [note for note in notes if access.sees_note(gitlab, self.project, user, note)]
-        return sorted(seen, key=lambda note: int(note.row["id"]))
+        return sorted(seen, key=lambda note: int(note.row["id"] or 0))
 
     @cached_property
     def threads(self) -> dict[str, list[Note]]:
@@ -258,7 +258,9 @@ class _Request:
         return commit_value(row) | {"author": lambda _: user_value(next(found, None))}
 
     def _note_list(self, notes: Sequence[Note], **page: Any) -> Row:
-        return connection(notes, self._note, lambda note: [int(note.row["id"])], "note", down=False, **page)
+        return connection(
+            notes, self._note, lambda note: [int(note.row["id"] or 0)], "note", down=False, **page
+        )
 
     def _note(self, note: Note) -> Row:
         return note_value(self.project, self.request, note) | {

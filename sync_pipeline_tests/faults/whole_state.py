@@ -22,7 +22,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     "refs": ("batch_id", "first_seen_at", "moved_at"),
     "ref_events": ("event_id", "batch_id", "created_at", "observed_at"),
     "mrs": ("mr_id", "batch_id", "first_seen_at", "stored_at", "read_at", "versions_read_at"),
-    "mr_commits": (),
+    # GraphQL, REST and the stored commits have the same commit in other shapes.
+    "mr_commits": ("raw",),
     "mr_versions": (),
     "mr_reviews": ("batch_id", "read_at"),
     "mr_approvals": ("approval_id", "batch_id", "seen_from"),

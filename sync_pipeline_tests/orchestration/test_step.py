@@ -85,7 +85,7 @@ def test_neighbouring_days_are_one_question_and_every_one_is_materialized(forge:
     found = forge.site.run(PAIR, days(20, 11))
     assert found.success, found.error
     assert asked_for(forge, MRS) == asked_for(forge, REVIEWS) == [(20, 10, False)]
-    assert lists(forge) == 1
+    assert lists(forge) == 2, "one list of the days, and one by number for what was planned"
     assert found.days(MRS) == found.days(REVIEWS) == [ago(n) for n in range(20, 10, -1)]
 
     # Ten covered days and five that are not: the ones are a wish to compare, of the others all is missing.
