@@ -1154,7 +1154,10 @@ def test_completeness_has_a_line_for_each_and_one_for_all(scm: Scm, on_database:
     with on_database.connection() as conn:
         builders.register(conn, head=12)
     lines = [line.split("\t") for line in scm("completeness", "--by", "tenant").out.splitlines()]
-    last = "rows are missing, or parts are not known; 0% of the rows were compared with the sources lately"
+    last = (
+        "rows are missing, or parts are not known: 1 never read, 12 uncovered revisions; 0% of the rows were "
+        "compared with the sources lately"
+    )
     assert [line[0] for line in lines] == ["tenant", "acme", "total", last]
     assert dict(zip(lines[0], lines[1], strict=True))["uncovered_revisions"] == "12"
     assert scm("completeness", "--json").json["total"]["unknown"]["never_read"] == 1

@@ -115,6 +115,10 @@ VALUES (%(repo_id)s, %(job_type)s, %(passed)s, %(reasons)s, now())
 ON CONFLICT (repo_id, job_type) DO UPDATE
    SET passed = EXCLUDED.passed, reasons = EXCLUDED.reasons, evaluated_at = EXCLUDED.evaluated_at
 
+-- name: hidden
+-- Forgets the result that was shown, so that the next tick reports it again.
+DELETE FROM scm.health WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s
+
 -- name: now
 -- Reads the database's clock, by which the facts were written.
 SELECT now() AS now

@@ -95,6 +95,7 @@ def _check_assets() -> dict[str, Any]:
     keys = ("spec", "path", "job_type", "verdict", "reasons", "remedies")
     return {
         "assets": document["summary"]["units"],
+        "usable": sum("usable" in asset["reasons"] for asset in document["units"]),
         "unhealthy": [{key: asset[key] for key in keys} for asset in unhealthy],
         "exit_code": PARTIAL if unhealthy else SUCCESS,
     }
@@ -106,7 +107,9 @@ def _print_assets(document: Mapping[str, Any]) -> None:
             remedy = f"; {asset['remedies'][reason]}" if reason in asset["remedies"] else ""
             output.print_message(f"{asset['path']} {asset['job_type']}: {reason}: {line}{remedy}")
     if not document["unhealthy"]:
-        output.print_line("no asset is unhealthy")
+        usable = document["usable"]
+        later = f"; usable, not complete yet: {usable:,}, see scm-sync status" if usable else ""
+        output.print_line(f"no asset is unhealthy{later}")
 
 
 def _remove(name: str) -> int:

@@ -123,7 +123,7 @@ def _print_status(document: Mapping[str, Any]) -> None:
     if not document["units"]:
         output.print_line("no repositories; add one: scm-sync repo add <spec>", error=True)
         return
-    parts = [reports.status_obstacles, reports.status_limits, reports.status_liveness]
+    parts = [reports.status_levels, reports.status_obstacles, reports.status_limits, reports.status_liveness]
     if sys.stdout.isatty():
         output.print_table(reports.server_summary(document))
         output.print_line()

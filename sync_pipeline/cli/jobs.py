@@ -243,7 +243,8 @@ def _changed(changed: dict[str, object] | None) -> str:
 
 def _row(one: Job) -> dict[str, object]:
     if one["status"] == "running":
-        why = f"{one['worker']}, claimed until {one['claim_expires_at']:%H:%M:%S} unless renewed"
+        claimed = f"{one['worker']}, claimed until {one['claim_expires_at']:%H:%M:%S} unless renewed"
+        why = f"{one['reason']}; {claimed}" if one["reason"] else claimed
     else:
         why = one["error"] or one["reason"]
     if one["status"] == "failed" and one["not_before"]:

@@ -163,7 +163,8 @@ def _estimate_line(estimate: Mapping[str, Any] | None) -> str:
         f"until {level}: about {left}" for level in ("usable", "complete") if (left := _left(estimate, level))
     ]
     if estimate["unknown"]:
-        parts.append(f"unknown for {counted(estimate['unknown'], 'asset')}")
+        some = counted(estimate["unknown"], "asset")
+        parts.append(f"until usable and complete: not known yet for {some} without a stored merge request")
     return "; ".join(parts)
 
 
@@ -297,7 +298,19 @@ def _run_in_short(run: Mapping[str, Any] | None) -> str:
 
 
 def _reasons_in_short(asset: Mapping[str, Any]) -> str:
-    return ", ".join((*asset["reasons"], *asset["held_back"]))
+    words = {"usable": f"usable ({asset['planned_fetches']:,} planned)"}
+    return ", ".join(words.get(name, name) for name in (*asset["reasons"], *asset["held_back"]))
+
+
+def status_levels(document: Mapping[str, Any]) -> Iterator[str]:
+    """One line about the assets of the level usable, with the number of their planned fetches."""
+    waiting = [asset["planned_fetches"] for asset in document["units"] if "usable" in asset["reasons"]]
+    if waiting:
+        yield (
+            f"usable, not complete: {counted(len(waiting), 'asset')}. The covered rows have notes, approvers "
+            f"and reviewers; {counted(sum(waiting), 'planned fetch', 'planned fetches')} of other details "
+            "will be done while nothing more urgent waits"
+        )
 
 
 def status_explanations(document: Mapping[str, Any]) -> Iterator[str]:
@@ -385,7 +398,7 @@ def status_limits(document: Mapping[str, Any]) -> Iterator[str]:
         usual, reason = one["full_rate"], one["rate_reason"] or one["reason"]
         instead = f"instead of {usual:g}" if usual > one["rate"] else "after a refusal"
         if not one["lowered"]:
-            instead = f"were found to be borne; {usual:g} at the start"
+            instead = f"({usual:g} at the start, at most {one['max_rate']:g})"
         what = f"{one['rate']:g} requests a second {instead}"
         if one["paused"]:
             what, reason = f"no request until {second(one['paused_until'])} UTC", one["reason"]
@@ -543,8 +556,11 @@ def completeness_table(document: Mapping[str, Any], by: str) -> Table:
 
     rows = without_zeros(completeness_rows(document, by))
     table = Table()
+    # Without the underscore it would look like a time in the future.
+    titles = {"complete_until": "every detail before"}
     for name in rows[0]:
-        table.add_column(name.replace("_", " "), justify="left" if name == by else "right", overflow="fold")
+        title = titles.get(name, name.replace("_", " "))
+        table.add_column(title, justify="left" if name == by else "right", overflow="fold")
     for row in rows:
         if row is rows[-1]:
             table.add_section()
@@ -571,7 +587,7 @@ def completeness_summary(document: Mapping[str, Any]) -> str:
         return f"no repositories{left_out}"
     share = total["verified"]["share"]
     compared = f"; {share or 0:.0%} of the rows were compared with the sources lately"
-    found = "rows are missing, or parts are not known"
+    found = f"rows are missing, or parts are not known: {_numbers(_not_complete(total))}"
     if total["complete"]:
         found = "nothing is known to be missing"
     elif _is_usable(total):
@@ -582,9 +598,18 @@ def completeness_summary(document: Mapping[str, Any]) -> str:
 
 def _is_usable(total: Mapping[str, Any]) -> bool:
     """True if nothing but planned fetches separates it from complete."""
-    others = {name: one for name, one in total["unknown"].items() if name not in ("planned", "uncovered")}
-    differs = any(total[name] for name in ("missing", "extra", "changed"))
-    return not (differs or any(others.values()) or any(total["unknown"]["uncovered"].values()))
+    return not any(number for name, number in _not_complete(total).items() if name != "planned")
+
+
+def _not_complete(total: Mapping[str, Any]) -> dict[str, int]:
+    """A number for each kind of row or detail that is missing or not known, by the names of the columns."""
+    uncovered = total["unknown"]["uncovered"]
+    return {
+        **{name: total[name] for name in ("missing", "extra", "changed")},
+        **{name.replace("_", " "): one for name, one in total["unknown"].items() if name != "uncovered"},
+        "uncovered": uncovered["units"],
+        "uncovered revisions": uncovered["revisions"],
+    }
 
 
 # verify -------------------------------------------------------------------------------------------------

@@ -50,3 +50,8 @@ def record_shown(
     conn.execute(
         _SQL["shown"], {"repo_id": repo_id, "job_type": job_type, "passed": passed, "reasons": list(reasons)}
     )
+
+
+def forget_shown(conn: Connection, repo_id: int, job_type: str) -> None:
+    """Forget the verdict that Dagster was shown, so that it is reported again."""
+    conn.execute(_SQL["hidden"], {"repo_id": repo_id, "job_type": job_type})

@@ -13,7 +13,7 @@ from typing import Any
 import dagster as dg
 
 from sync_pipeline.core.safe_text import code
-from sync_pipeline.database.pool import Connection
+from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.ledger import health as store
 from sync_pipeline.reports import health
 from sync_pipeline.reports.reasons import WARNINGS, remedies
@@ -36,6 +36,13 @@ def mark_reported(conn: Connection, verdict: health.HealthResult) -> None:
         passed=verdict.health.passed,
         reasons=[str(reason) for reason in verdict.health.reasons],
     )
+
+
+def show_again(database: Database, repo_id: int, job_type: str) -> None:
+    """Report the verdict again at the next tick of the scheduler. Dagster shows a check as "Not Evaluated"
+    once its asset is materialized after the latest result."""
+    with database.connection() as conn, conn.transaction():
+        store.forget_shown(conn, repo_id, job_type)
 
 
 def severity(verdict: health.Health) -> dg.AssetCheckSeverity:

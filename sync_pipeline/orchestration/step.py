@@ -47,7 +47,7 @@ from sync_pipeline.orchestration.asset_page import OF_EVERY_PARTITION, AssetPage
 from sync_pipeline.orchestration.completed_partitions import finished_blocks, finished_days
 from sync_pipeline.orchestration.dagster_internals import DagsterEventBatchMetadata
 from sync_pipeline.orchestration.failures import StepFailure, failed
-from sync_pipeline.orchestration.health_checks import mark_reported
+from sync_pipeline.orchestration.health_checks import mark_reported, show_again
 from sync_pipeline.orchestration.partitions import Days, block_key, day_key, ensure_blocks
 from sync_pipeline.orchestration.processes import variables_set
 from sync_pipeline.orchestration.requests import Requests
@@ -337,6 +337,7 @@ class Step:
         if keys := [block_key(block) for block in finished_blocks(report, self.watermarks)]:
             whole = self.pages.metadata(repository, report)
             _log_together(self.context, asset_key(repository, report.job_type), dict.fromkeys(keys, whole))
+            show_again(self.database, repository.repo_id, report.job_type)
 
     def _checks(self, selected: Selected) -> Iterator[dg.AssetCheckResult]:
         """The health of what was selected with its checks. Sensor runs leave them to the scheduler."""
@@ -426,6 +427,7 @@ def materialize_days(
     part = {name: whole[name] for name in OF_EVERY_PARTITION}
     shown = {key: whole if key == keys[-1] else part for key in keys}
     _log_together(context, asset_key(repository, report.job_type), shown)
+    show_again(watermarks.database, repository.repo_id, report.job_type)
 
 
 def _log_together(

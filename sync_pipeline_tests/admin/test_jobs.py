@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 
+from sync_pipeline import cli
 from sync_pipeline.admin.jobs import DROP, RELEASE, RESET, Action, handle, listing, show
 from sync_pipeline.core.documents.ledger import JobAction
 from sync_pipeline.core.errors import ClaimLost, ConfigurationError
@@ -39,6 +40,22 @@ def ledger(database: Database) -> dict[str, UUID]:
             end(conn, claimed(conn, found[name]), status)
         claimed(conn, found["running"])
     return found
+
+
+def test_the_list_says_why_a_running_job_was_started(
+    database: Database,
+    ledger: dict[str, UUID],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SCM_DATABASE_URL", database.url)
+    monkeypatch.setenv("SCM_ENVIRONMENT", "test")
+    assert cli.run(["admin", "jobs", "list", "--status", "running"]) == 0
+    row = capsys.readouterr().out.splitlines()[1].split("\t")
+    reason = request(1, Mode.BACKFILL, window=(1, 2)).reason
+    assert reason
+    assert row[0] == str(ledger["running"])
+    assert row[-1].startswith(f"{reason}; host:7, claimed until ")
 
 
 def claimed(conn: Connection, job: UUID) -> jobs.Claim:

@@ -80,6 +80,27 @@ def test_an_incremental_reads_both_once_and_materializes_up_to_now(forge: Forge)
     assert third.days(MRS) == [ago(0)], "a changed row shows today again"
 
 
+def test_a_check_is_evaluated_again_after_the_scheduler_materialized_its_asset(forge: Forge) -> None:
+    repo_id = forge.large_project("app", 8, clock.now() - timedelta(days=3))
+    pair = [forge.key(repo_id, job_type) for job_type in (MRS, REVIEWS)]
+    assert forge.site.run(PAIR).success
+
+    def reported() -> list[dg.AssetKey]:
+        found = forge.site.tick("scheduler")
+        assert isinstance(found, dg.SensorResult)
+        return [
+            one.asset_key
+            for one in found.asset_events
+            if isinstance(one, dg.AssetCheckEvaluation) and one.asset_key in pair
+        ]
+
+    assert reported() == [], "the run reported them"
+    done = forge.site.run(PAIR, days(3, 1), selection=pair, checks=False)
+    assert done.days(MRS) == [ago(3), ago(2), ago(1)]
+    assert sorted(reported()) == sorted(pair), "Dagster shows an older result as not evaluated"
+    assert reported() == [], "once"
+
+
 def test_neighbouring_days_are_one_question_and_every_one_is_materialized(forge: Forge) -> None:
     forge.large_project("app", 30, today() - timedelta(days=20))
     found = forge.site.run(PAIR, days(20, 11))

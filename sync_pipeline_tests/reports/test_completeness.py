@@ -159,7 +159,9 @@ def test_every_kind_of_difference_and_of_unknown_is_told_where_it_is(fleet: Forg
     }
     assert (
         reports.completeness_summary(document)
-        == "rows are missing, or parts are not known; 0% of the rows were compared with the sources lately"
+        == "rows are missing, or parts are not known: 1 missing, 1 extra, 2 changed, 1 denied, 3 hidden, "
+        "11 quarantined, 1 owed, 2 uncovered, 6 uncovered revisions; 0% of the rows were compared with the "
+        "sources lately"
     )
 
 
@@ -187,6 +189,8 @@ def test_usable_is_never_called_complete_and_planned_fetches_are_told_from_faile
     assert document["total"]["complete_until"] == first.isoformat()
     assert of(document, "reviews")["complete_until"] == first.isoformat()
     assert reports.completeness_summary(document).startswith("usable, not complete: 2 planned fetches wait; ")
+    titles = [str(one.header) for one in reports.completeness_table(document, "job_type").columns]
+    assert titles[-2] == "every detail before", "a title such as complete until would promise a time to come"
     # A failed fetch counts as such. Of one without a merge request no time is known.
     fleet.conn.execute("UPDATE scm.deferred_fetches SET is_planned = FALSE, row_updated_at = NULL")
     failed = of(stated(fleet.database), "reviews")

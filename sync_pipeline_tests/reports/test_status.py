@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sync_pipeline.admin import pauses
+from sync_pipeline.cli import health as health_command
 from sync_pipeline.cli import reports
 from sync_pipeline.cli.output import print_wrapped
 from sync_pipeline.core.model import (
@@ -365,13 +366,18 @@ def test_gaps_and_queued_history_are_counted_apart(database: Database, project: 
 
 
 def test_what_is_left_until_usable_and_until_complete_follows_from_counts_and_the_present_rate(
-    database: Database, project: int
+    database: Database, project: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def reviews() -> dict[str, Any]:
         return asset(status(database, SETTINGS), JobType.REVIEWS)
 
     # Before anything is stored nothing is known.
     assert (reviews()["level"], reviews()["estimate"]) == (None, None)
+    unread = status(database, SETTINGS)
+    assert list(reports.status_levels(unread)) == []
+    assert "until usable and complete: not known yet for 2 assets without a stored merge request" in shown(
+        unread
+    )
     with database.connection() as conn:
         cover(conn, project, JobType.REVIEWS, TimeWindow(ORIGIN, day(3)))
         cover(conn, project, JobType.MERGE_REQUESTS, TimeWindow(BEGINNING, day(3)))
@@ -403,6 +409,23 @@ def test_what_is_left_until_usable_and_until_complete_follows_from_counts_and_th
         "unknown": 0,
     }
     assert reports.server_rows(whole)[0]["until_complete"] == "8 requests, 2 s"
+    assert list(reports.status_levels(whole)) == [
+        "usable, not complete: 1 asset. The covered rows have notes, approvers and reviewers; 8 planned "
+        "fetches of other details will be done while nothing more urgent waits"
+    ]
+    assert "usable (8 planned)" in shown(whole)
+    health_command._print_assets({"unhealthy": [], "usable": 1})
+    assert (
+        capsys.readouterr().out == "no asset is unhealthy; usable, not complete yet: 1, see scm-sync status\n"
+    )
+
+
+def shown(document: dict[str, Any], width: int = 200) -> str:
+    """The summary of the servers and the table, as a terminal of this width shows them."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    for part in (reports.server_summary(document), reports.status_table(document, width)):
+        console.print(part)
+    return console.export_text()
 
 
 def test_the_estimate_uses_the_requests_that_planned_fetches_took_lately(
@@ -562,6 +585,9 @@ def test_a_limit_that_is_paused_or_lowered_is_named(database: Database, project:
         "git.test: no request until 2100-01-01 00:00:00 UTC: paused by ann: upgrade",
         f"git.test for groups/projects: 2 requests a second instead of {full:g}",
     ]
+    found = {**document["limits"][0], "paused": False, "lowered": False, "rate": 24.0, "max_rate": 100.0}
+    [line] = reports.status_limits({"limits": [{**found, "rate_reason": "requests wait"}]})
+    assert line == f"git.test: 24 requests a second ({full:g} at the start, at most 100): requests wait"
     assert status(database, SETTINGS, repos_get(database, paint))["limits"] == []
 
 
