@@ -258,7 +258,7 @@ class _Request:
         return commit_value(row) | {"author": lambda _: user_value(next(found, None))}
 
     def _note_list(self, notes: Sequence[Note], **page: Any) -> Row:
-        return connection(
+        return connection(notes, self._note, lambda one: [int(one.row["id"] or 0)], "note", down=False, **page)
             notes, self._note, lambda note: [int(note.row["id"] or 0)], "note", down=False, **page
         )
 
