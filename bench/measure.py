@@ -21,14 +21,23 @@ class Figure:
     against: str
     ours: float
     theirs: float | None
-    asset: str
+    unit: str
     budget: str
 
     def cells(self) -> list[str]:
         """The line as text."""
-        theirs = "" if self.theirs is None else f"{self.theirs:,.2f} {self.asset}"
+        # A figure without a unit is a count.
+        form = ",.2f" if self.unit else ",.0f"
+        theirs = "" if self.theirs is None else f"{self.theirs:{form}} {self.unit}"
         ratio = "" if not self.theirs else f"{self.ours / self.theirs:.2f}"
-        return [self.what, self.against, f"{self.ours:,.2f} {self.asset}", theirs, ratio, self.budget]
+        return [
+            self.what,
+            self.against,
+            f"{self.ours:{form}} {self.unit}".strip(),
+            theirs,
+            ratio,
+            self.budget,
+        ]
 
 
 def seconds(work: Callable[[], object], runs: int = 1) -> float:

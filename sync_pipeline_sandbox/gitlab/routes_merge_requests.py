@@ -318,6 +318,12 @@ def _participants(ask: Ask) -> list[Row]:
     return list({user["id"]: user for user in people if user}.values())
 
 
+def _award_emoji(ask: Ask) -> Page:
+    """Reactions to a merge request or a note: nobody reacts here."""
+    ask.merge_request(ask.project())
+    return ask.pager().over([])
+
+
 def _events(kind: str) -> tuple[Callable[[Ask], Page], Callable[[Ask], Row]]:
     """The list of one kind of resource event, and a single one."""
 
@@ -356,6 +362,8 @@ ENDPOINTS = (
     Endpoint(f"{_ONE}/versions/{{version_id}}", _one_version, needs_user=True),
     Endpoint(f"{_NOTED}/notes", _notes, _NOTES, needs_user=True),
     Endpoint(f"{_NOTED}/notes/{{note_id}}", _one_note, needs_user=True),
+    Endpoint(f"{_NOTED}/notes/{{note_id}}/award_emoji", _award_emoji, PAGING),
+    Endpoint(f"{_NOTED}/award_emoji", _award_emoji, PAGING),
     Endpoint(f"{_NOTED}/discussions", _discussions, PAGING, needs_user=True),
     Endpoint(f"{_NOTED}/discussions/{{discussion_id}}", _one_discussion, needs_user=True),
     Endpoint(f"{_ONE}/approvals", _approvals),

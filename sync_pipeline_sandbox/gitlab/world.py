@@ -152,31 +152,24 @@ class _Importer:
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
+        self.refs: dict[str, int] = {}
         self.count = 0
 
     def commit(self, ref: str, who: int, at: datetime, title: str, parents: list[int], file: str) -> int:
-        """Add a commit that writes one file; returns its mark."""
+        """Add a commit that writes one file, and point the ref at it; returns its mark."""
         self.count += 1
         body = f"{title}\n\nIt changes {file}.\n".encode()
         lines = "".join(f"line {line} of {title}\n" for line in range(self.count % 12 + 1)).encode()
         person = f"User {who + 1} <user{who + 1}@example.test> {int(at.timestamp())} +0000"
-        # Without the reset a commit without parents would go on at the present tip.
-        self.parts.append(f"reset {ref}\n\ncommit {ref}\nmark :{self.count}\n".encode())
+        # One name for all, because git writes those of a stream slowly. The reset makes it forget its tip.
+        self.parts.append(f"reset refs/heads/main\n\ncommit refs/heads/main\nmark :{self.count}\n".encode())
         self.parts.append(f"author {person}\ncommitter {person}\n".encode())
         self.parts.append(b"data %d\n%s\n" % (len(body), body))
         for position, parent in enumerate(parents):
             self.parts.append(f"{'merge' if position else 'from'} :{parent}\n".encode())
         self.parts.append(b"M 100644 inline %s\ndata %d\n%s\n" % (file.encode(), len(lines), lines))
+        self.refs[ref] = self.count
         return self.count
-
-    def point(self, ref: str, mark: int) -> None:
-        """Point a ref at a commit."""
-        self.parts.append(f"reset {ref}\nfrom :{mark}\n\n".encode())
-
-    def stream(self) -> bytes:
-        """The stream; git answers it with the sha of each mark in order."""
-        asked = "".join(f"get-mark :{mark}\n" for mark in range(1, self.count + 1))
-        return b"".join(self.parts) + asked.encode()
 
 
 def _history(path: Path, changes: list[_Change], truth: Truth, beginning: datetime) -> GitRepository:
@@ -213,7 +206,7 @@ def _history(path: Path, changes: list[_Change], truth: Truth, beginning: dateti
                 parent = own[-1:] or main[-1:]
                 own.append(git.commit(ref, change.author, when, title, parent, f"src/{change.iid % 200}.txt"))
             if change.state != "merged":
-                git.point(f"refs/heads/{change.branch}", own[-1])
+                git.refs[f"refs/heads/{change.branch}"] = own[-1]
         else:
             head = marks[change.iid][-1]
             title = f"Merge branch '{change.branch}' into 'main'"
@@ -222,12 +215,11 @@ def _history(path: Path, changes: list[_Change], truth: Truth, beginning: dateti
             )
             main.append(merged)
             merges[change.iid] = merged
-    git.point("refs/heads/develop", main[-1])
-    git.point("refs/heads/release/1.0", main[len(main) // 2])
+    git.refs |= {"refs/heads/develop": main[-1], "refs/heads/release/1.0": main[len(main) // 2]}
     for number in range(truth.tags):
-        git.point(f"refs/tags/v1.{number}", main[len(main) * (number + 1) // (truth.tags + 1)])
+        git.refs[f"refs/tags/v1.{number}"] = main[len(main) * (number + 1) // (truth.tags + 1)]
     repository = GitRepository.create(path)
-    shas = repository.fast_import(git.stream())
+    shas = repository.import_history(b"".join(git.parts), git.refs)
     for change in changes:
         change.base = shas[bases[change.iid] - 1]
         change.shas = [shas[mark - 1] for mark in marks[change.iid]]
