@@ -263,7 +263,7 @@ def columns(row: RevisionRow, path_count: int) -> dict[str, Any]:
 
 def _flags(row: RevisionRow) -> list[str]:
     texts = (row.author_raw, row.message, *row.revprops, *row.revprops.values())
-    has_nul = any([text is not None and "\0" in text for text in texts])
+    has_nul = any(text is not None and "\0" in text for text in texts)
     return sorted({*row.flags, *(("nul",) if has_nul else ())})
 
 
