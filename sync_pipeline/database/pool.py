@@ -85,9 +85,9 @@ class _Pooled(psycopg.Connection[dict[str, Any]]):
 def _check(conn: _Pooled) -> None:
     """Raises psycopg.Error if the server ended the connection. A server that ends one says so, thus a silent
     connection that was used a moment ago needs no round trip."""
-    said = select.poll()
-    said.register(conn.fileno(), select.POLLIN)
-    if said.poll(0) or time.monotonic() - conn.returned_at >= _TRUSTED_SECONDS:
+    socket = select.poll()
+    socket.register(conn.fileno(), select.POLLIN)
+    if socket.poll(0) or time.monotonic() - conn.returned_at >= _TRUSTED_SECONDS:
         ConnectionPool.check_connection(conn)
 
 
