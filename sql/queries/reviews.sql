@@ -236,6 +236,12 @@ SELECT r.mr_iid AS iid
  ORDER BY r.mr_iid
  LIMIT %(limit)s
 
+-- name: any_internal
+-- Returns whether one of the given merge requests has a stored internal note.
+SELECT 1 FROM scm.review_events
+ WHERE repo_id = %(repo_id)s AND mr_iid = ANY (%(iids)s) AND is_internal
+ LIMIT 1
+
 -- name: asked
 -- Makes reviews that a scan requested without success wait for its next round. It adds no other knowledge.
 INSERT INTO scm.mr_reviews AS r (repo_id, mr_iid, gitlab_id, mr_updated_at, whole, batch_id)

@@ -103,11 +103,12 @@ class CommitPage(Page[tuple[CommitRow, ...]]):
     ``number`` counts from 1, and is 0 for commits that were requested by name. The walk can be continued at
     ``next_number``, None at its end. ``tip_read``: the tip was in this page or an earlier one. ``complete``:
     this page ends the walk, and its answers can be relied on. ``absent`` are commits that were requested by
-    name and that the server does not have."""
+    name and that the server does not have. ``first_number`` is that of the first of several pages in one."""
 
     tip: str | None = None
     base: str | None = None
     number: int = 1
+    first_number: int | None = None
     next_number: int | None = None
     tip_read: bool = False
     complete: bool = False

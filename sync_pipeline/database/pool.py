@@ -6,6 +6,7 @@ in the modules beside this one, migrations in :mod:`sync_pipeline.database.migra
 
 from __future__ import annotations
 
+import select
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ _SESSION: dict[str, str | int] = {
 }
 
 _DOWN_SECONDS = 5.0
+# Seconds for which an unused connection needs no question whether the server still answers.
+_TRUSTED_SECONDS = 5.0
 
 
 def database_time(conn: Connection) -> datetime:
@@ -73,6 +76,21 @@ class _Moments(Loader):
         return moment
 
 
+class _Pooled(psycopg.Connection[dict[str, Any]]):
+    """A connection that knows when it was used last, by a clock that only goes on."""
+
+    returned_at = float("-inf")
+
+
+def _check(conn: _Pooled) -> None:
+    """Raises psycopg.Error if the server ended the connection. A server that ends one says so, thus a silent
+    connection that was used a moment ago needs no round trip."""
+    socket = select.poll()
+    socket.register(conn.fileno(), select.POLLIN)
+    if socket.poll(0) or time.monotonic() - conn.returned_at >= _TRUSTED_SECONDS:
+        ConnectionPool.check_connection(conn)
+
+
 def _configure(conn: Connection) -> None:
     refuse_poolers(conn)
     conn.adapters.register_loader("timestamptz", _Moments)
@@ -102,9 +120,9 @@ class Database:
         self._asking = threading.Lock()
         self._failure = ConfigurationError("")
         self._failed_until = 0.0
-        self._pool: ConnectionPool[Connection] = ConnectionPool(
+        self._pool: ConnectionPool[_Pooled] = ConnectionPool(
             url,
-            connection_class=psycopg.Connection[dict[str, Any]],
+            connection_class=_Pooled,
             kwargs={
                 "autocommit": True,
                 "row_factory": dict_row,
@@ -121,7 +139,7 @@ class Database:
             timeout=timeout,
             open=False,
             configure=_configure,
-            check=ConnectionPool.check_connection,
+            check=_check,
         )
 
     @contextmanager
@@ -145,6 +163,7 @@ class Database:
             with conn:
                 yield conn
         finally:
+            conn.returned_at = time.monotonic()
             self._pool.putconn(conn)
             with self._lock:
                 self._lent -= 1

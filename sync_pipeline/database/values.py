@@ -57,7 +57,7 @@ def payload(raw: Mapping[str, Any], *, escaped: bool = False) -> tuple[Jsonb, bo
     ``\NaN``, ``\Infinity``, ``\-Infinity`` and ``\0x...``.
     """
     escape = escaped or _holds_refused(raw, 0)
-    return Jsonb(_stored(raw, escape, 0)), escape
+    return Jsonb(_stored(raw, 0) if escape else _without_secrets(raw)), escape
 
 
 def restored(stored: Any, escaped: bool) -> Any:
@@ -79,12 +79,21 @@ def restored(stored: Any, escaped: bool) -> Any:
 
 def _holds_refused(value: Any, depth: int) -> bool:
     """True if a key or a value, at any depth, is refused by jsonb; what is nested too deep is."""
+    # The usual types first, because each value of each row comes here.
+    if type(value) is dict and depth < _DEEPEST:
+        for key, part in value.items():
+            if _is_refused(key):
+                return True
+            if type(part) is str and part.isascii():
+                if "\0" in part:
+                    return True
+            elif part is not None and _holds_refused(part, depth + 1):
+                return True
+        return False
     if isinstance(value, str) or not isinstance(value, (Mapping, list, tuple)) or depth >= _DEEPEST:
         return _is_refused(value)
     if isinstance(value, Mapping):
-        if any(map(_is_refused, value)):
-            return True
-        value = value.values()
+        return _holds_refused(dict(value), depth)
     return any(_holds_refused(part, depth + 1) for part in value)
 
 
@@ -98,20 +107,37 @@ def _is_refused(value: Any) -> bool:
     return isinstance(value, (Mapping, list, tuple))
 
 
-def _stored(value: Any, escape: bool, depth: int) -> Any:
-    if not escape and (value is None or isinstance(value, str | int)):
-        return value
+def _without_secrets(value: Any) -> Any:
+    """A value that jsonb stores unchanged, without secrets."""
+    if isinstance(value, Mapping):
+        return {
+            key: part
+            if part is None or part is True or part is False or part == ""
+            else _public_value(key, part)
+            for key, part in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_without_secrets(part) for part in value]
+    return value
+
+
+def _public_value(key: str, value: Any) -> Any:
+    is_secret, is_url = _names(key)
+    if is_secret:
+        return REDACTED
+    if type(value) is str:
+        return _USERINFO.sub(rf"\1{REDACTED}@", value) if is_url and "@" in value else value
+    return _without_secrets(_public(key, value))
+
+
+def _stored(value: Any, depth: int) -> Any:
+    """A value with escapes in the place of everything that jsonb refuses, without secrets."""
     if isinstance(value, (Mapping, list, tuple)):
         if depth >= _DEEPEST:
             return _TOO_DEEP
         if isinstance(value, Mapping):
-            return {
-                _escaped(key) if escape else key: _stored(_public(key, part), escape, depth + 1)
-                for key, part in value.items()
-            }
-        return [_stored(part, escape, depth + 1) for part in value]
-    if not escape:
-        return value
+            return {_escaped(key): _stored(_public(key, part), depth + 1) for key, part in value.items()}
+        return [_stored(part, depth + 1) for part in value]
     if isinstance(value, str):
         return _escaped(value)
     if isinstance(value, (int, float)) and _is_refused(value):

@@ -471,6 +471,12 @@ def stale_reviews(conn: Connection, repo_id: int, older_than: timedelta, limit: 
     return [row["iid"] for row in conn.execute(_SQL["stale"], params)]
 
 
+def any_internal(conn: Connection, repo_id: int, iids: Collection[int]) -> bool:
+    """True if one of these merge requests has a stored internal note, which not every token sees."""
+    params = {"repo_id": repo_id, "iids": list(iids)}
+    return conn.execute(_SQL["any_internal"], params).fetchone() is not None
+
+
 def hidden_before(conn: Connection, repo_id: int, limit: int) -> list[int]:
     """At most ``limit`` merge requests with internal notes that the token of the last reading could not
     see."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -49,9 +49,9 @@ def detail_level(row: RevisionRow) -> int:
     return detail_level_of(row.visibility, row.flags)
 
 
-def detail_level_of(visibility: Visibility, flags: Iterable[str]) -> int:
+def detail_level_of(visibility: Visibility, flags: Collection[str]) -> int:
     """As :func:`detail_level`."""
-    unread = sum(flag.endswith(("_unread", "_unsure")) for flag in flags)
+    unread = sum(flag.endswith(("_unread", "_unsure")) for flag in flags) if flags else 0
     return _VISIBILITY_RANK[visibility] * 4 + 3 - min(unread, 3)
 
 
@@ -70,15 +70,16 @@ REVISIONS = Table(
     given=(("path_count", "integer"),),
     hashes=("content_hash", "paths_hash"),
 )
-_COPIED = REVISIONS.stored_names()
+# In the order of the copied columns.
+_VALUES = tuple(column.value for column in REVISIONS.columns)
 
-_STAGE = """
+_STAGE = REVISIONS.sql("""
 CREATE TEMP TABLE IF NOT EXISTS stage_revisions ({types}, sure_richness smallint) ON COMMIT DELETE ROWS
-"""
-_COPY = "COPY stage_revisions ({columns}, sure_richness) FROM STDIN"
+""")
+_COPY = REVISIONS.sql("COPY stage_revisions ({columns}, sure_richness) FROM STDIN")
 
 # More detail wins, then the later observation. Equal content changes nothing.
-_UPSERT = """
+_UPSERT = REVISIONS.sql("""
 WITH written AS (
     INSERT INTO {table} AS r (repo_id, {columns}, batch_id)
     SELECT %(repo_id)s, {columns}, %(batch_id)s
@@ -92,7 +93,7 @@ WITH written AS (
     RETURNING rev_num, (xmax = 0) AS inserted
 )
 INSERT INTO stage_written SELECT rev_num, inserted FROM written
-"""
+""")
 
 
 def _field(text: str | None) -> str:
@@ -175,7 +176,7 @@ def store_revisions(
         fresh = found is not None and not found["any"]
     staged = _stage(conn, rows, repo_id if fresh else None)
     if fresh:
-        inserted = conn.execute(REVISIONS.sql(_UPSERT), params).rowcount
+        inserted = conn.execute(_UPSERT, params).rowcount
         if inserted != staged:
             raise RuntimeError(f"{staged} new revisions were sent, {inserted} were stored")
         conn.execute(_SQL["resolve"], params)
@@ -183,7 +184,7 @@ def store_revisions(
     check(_changes(conn, repo_id))
     if conn.execute(_SQL["archive"], params).rowcount:
         conn.execute(_SQL["archive_paths"], params)
-    changed = conn.execute(REVISIONS.sql(_UPSERT), params).rowcount
+    changed = conn.execute(_UPSERT, params).rowcount
     counts: dict[str, int] = only_row(conn.execute(_SQL["count"], params))
     if changed:
         conn.execute(_SQL["drop_paths"], params)
@@ -209,7 +210,7 @@ def changes(conn: Connection, repo_id: int, rows: Iterable[RevisionRow]) -> list
 
 def _create_stages(conn: Connection) -> None:
     conn.execute(_SQL["stage"])
-    conn.execute(REVISIONS.sql(_STAGE))
+    conn.execute(_STAGE)
 
 
 def _changes(conn: Connection, repo_id: int) -> list[dict[str, Any]]:
@@ -226,7 +227,7 @@ def _stage(conn: Connection, rows: Iterable[RevisionRow], fresh_repo_id: int | N
         with cursor.copy(_SQL["copy_paths"] if fresh_repo_id is None else _SQL["copy_new_paths"]) as copy:
             for row in rows:
                 staged.append(_stage_paths(copy, row, lead))
-        with cursor.copy(REVISIONS.sql(_COPY)) as copy:
+        with cursor.copy(_COPY) as copy:
             for record in staged:
                 copy.write_row(record)
     return len(staged)
@@ -243,24 +244,36 @@ def _stage_paths(copy: Copy, row: RevisionRow, lead: str) -> tuple[Any, ...]:
         copy.write("".join([f"{lead}{n}\t{line}" for n, line in enumerate(block, number + 1)]))
         number += len(block)
     paths_hash = digest.digest()
-    stored = columns(row, number)
-    stored["meta_json"] = Jsonb(stored["meta_json"])
-    stored["content_hash"] = revision_digest(row, paths_hash)
-    stored["paths_hash"] = paths_hash
-    sure = detail_level_of(row.visibility, (flag for flag in row.flags if not flag.endswith("_unsure")))
-    return (*(stored[name] for name in _COPIED), sure)
+    sure = detail_level_of(row.visibility, [flag for flag in row.flags if not flag.endswith("_unsure")])
+    return (
+        number,
+        *[value(row) for value in _VALUES],
+        _flags(row),
+        Jsonb(_meta(row)),
+        revision_digest(row, paths_hash),
+        paths_hash,
+        sure,
+    )
 
 
 def columns(row: RevisionRow, path_count: int) -> dict[str, Any]:
     """The columns of ``scm.svn_revisions`` that ``row``, with so many changed paths, says."""
+    return REVISIONS.values(row) | {"path_count": path_count, "flags": _flags(row), "meta_json": _meta(row)}
+
+
+def _flags(row: RevisionRow) -> list[str]:
+    texts = (row.author_raw, row.message, *row.revprops, *row.revprops.values())
+    has_nul = any(text is not None and "\0" in text for text in texts)
+    return sorted({*row.flags, *(("nul",) if has_nul else ())})
+
+
+def _meta(row: RevisionRow) -> dict[str, Any]:
     meta: dict[str, Any] = {}
     if row.revprops:
         meta["revprops"] = {storable(name): storable(value) for name, value in row.revprops.items()}
     if row.raw:
         meta["raw"] = {name: b64encode(value).decode() for name, value in row.raw.items()}
-    texts = (row.author_raw, row.message, *row.revprops, *row.revprops.values())
-    flags = sorted({*row.flags, "nul"} if any(t and "\0" in t for t in texts) else set(row.flags))
-    return REVISIONS.values(row) | {"path_count": path_count, "flags": flags, "meta_json": meta}
+    return meta
 
 
 def invalidate(conn: Connection, repo_id: int, rev_nums: Iterable[int]) -> None:

@@ -8,7 +8,7 @@ that only hidden refs reach, of merge requests and of pipelines. Does not belong
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, KeysView, Sequence
 
 from sync_pipeline.core.gitlab_rows import CommitRow
 
@@ -45,6 +45,11 @@ class Candidates:
         while len(self._waiting) > _MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
         return list(found.values())
+
+    @property
+    def waiting(self) -> KeysView[str]:
+        """The names of rows that wait for a child."""
+        return self._waiting.keys()
 
     @property
     def is_worth_more(self) -> bool:

@@ -10,14 +10,14 @@ bring the rest, from the default branch first and from the others side by side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 
 from sync_pipeline.core.errors import Permanent, SyncError, Transient
 from sync_pipeline.core.gitlab_rows import CommitPage, RefKind
-from sync_pipeline.core.model import TimeWindow
+from sync_pipeline.core.model import DeferredFetch, TimeWindow
 from sync_pipeline.facts import commits, refs
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS, parallel_map
 from sync_pipeline.sources.gitlab.fields import is_sha, quarantine_key
@@ -31,6 +31,8 @@ from sync_pipeline.sync.commit_pages import CommitPages
 _MAX_WALKED = 5
 # Gaps in the list of all refs, which a push or a deletion shifts, are requested by name up to this number.
 _MAX_NAMED = 20
+# Pages of the list that are stored at once, where few of their rows are facts.
+_MAX_JOINED = 10
 # Errors of the history of one ref: the others are read anyway. If more refs have them, the server is the
 # cause.
 _OF_ONE_REF = OWN_ERRORS - {"denied"}
@@ -72,6 +74,8 @@ class CommitHistory:
         self.known: set[str] = set()
         self.lost: set[str] = set()
         self.failures: list[SyncError] = []
+        # Deferred fetches of rows of the list that wait for a child.
+        self._late: dict[str, DeferredFetch] = {}
         self._main = self.refs[0].tip if self.refs else None
         # Names that the server may take for the id of a commit, or the other way round.
         self._like_ids = {ref.name for ref in self.refs if is_sha(ref.name)}
@@ -93,34 +97,79 @@ class CommitHistory:
             holes = commits.holes(conn, self._repo_id, self._generation, tips)
             list_begun = commits.is_list_begun(conn, self._repo_id, self._generation)
         if list_begun or len(holes.intersection(tips)) > _MAX_WALKED:
-            holes = self._read_list(tips, holes)
-        if holes or not self._complete(tips):
+            is_whole = self._read_list(tips, holes)
+        else:
+            is_whole = not holes and self._complete(tips)
+        if not is_whole:
             self._walk_tips(tips)
 
     # -- the list of all refs -------------------------------------------------------------------------------
 
-    def _read_list(self, tips: Sequence[str], holes: set[str]) -> set[str]:
-        """Read the list of all refs as long as that is worth its requests. Returns the holes that are left.
+    def _read_list(self, tips: Sequence[str], holes: set[str]) -> bool:
+        """Read the list of all refs as long as that is worth its requests. Returns whether the history of
+        ``tips`` is whole then.
 
         Where the server cannot give the list, the walks bring everything."""
         walk = self._begin("", None)
         candidates = Candidates(holes)
-        is_whole = False
+        last: list[CommitPage] = []
+
+        def store(page: CommitPage) -> int:
+            last[:] = [page]
+            return self._pages.store(self._window, page, walk)
+
+        facts = self._facts(walk, candidates)
         try:
-            for page in self._pages.reader.read_all(walk.next_page):
-                # The rows of a page say whether the next one is requested, so it is stored at once.
-                self._store_facts(walk, candidates, page)
-                is_whole = page.next_number is None
-                if not candidates.is_worth_more:
-                    break
+            store_in_chunks([self._attempt], facts, store, rows=self._attempt.settings.chunks.rows)
         except (Permanent, Transient) as error:
             if not _is_of_one_ref(error):
                 raise
+            last.clear()
         with self._attempt.fenced() as conn:
             # The walks bring the rest, so the next visit does not continue the list.
             commits.record_page(conn, walk.walk_id, next_page=1, tip_read=False)
+        if not candidates.wanted and self._complete(tips):
+            return True
         holes = self._holes(tips)
-        return self._fill(tips, holes, walk, candidates) if is_whole else holes
+        if last and last[0].next_number is None:
+            holes = self._fill(tips, holes, walk, candidates)
+        return not holes and self._complete(tips)
+
+    def _facts(self, walk: commits.Walk, candidates: Candidates) -> Iterator[CommitPage]:
+        """The facts of the list of all refs, as many pages in one as a chunk has rows. An error comes behind
+        the rows that were read before it."""
+        most = self._attempt.settings.chunks.rows
+        # While this reads, the facts that were yielded last are stored. All before them are.
+        yielded: set[str] = set()
+        facts: CommitPage | None = None
+        failure: SyncError | None = None
+        try:
+            for page in self._pages.reader.read_all(walk.next_page, lambda: len(candidates.wanted)):
+                facts = _joined(facts, self._take(candidates, page, yielded | _shas(facts)))
+                if not candidates.is_worth_more:
+                    break
+                if len(facts.rows) >= most or facts.number - (facts.first_number or 0) >= _MAX_JOINED - 1:
+                    yielded = _shas(facts)
+                    yield facts
+                    facts = None
+        except SyncError as error:
+            failure = error
+        if facts is not None:
+            yield facts
+        if failure is not None:
+            raise failure
+
+    def _take(self, candidates: Candidates, page: CommitPage, unstored: Collection[str] = ()) -> CommitPage:
+        """The rows of ``page`` that are facts, and those that waited for them. ``unstored`` facts were taken
+        before."""
+        named = {sha for row in page.rows for sha in (row.sha, *(row.parents or ()))}
+        with self._database.connection() as conn:
+            seen = commits.seen(conn, self._repo_id, self._generation, named | candidates.wanted)
+        rows = candidates.take(page.rows, seen.union(unstored))
+        self._late |= {one.natural_key: one for one in page.deferred}
+        deferred = tuple(self._late.pop(row.sha) for row in rows if row.sha in self._late)
+        self._late = {sha: one for sha, one in self._late.items() if sha in candidates.waiting}
+        return replace(page, rows=tuple(rows), deferred=deferred)
 
     def _fill(
         self, tips: Sequence[str], holes: set[str], walk: commits.Walk, candidates: Candidates
@@ -135,20 +184,10 @@ class CommitHistory:
             rows = tuple(row for page in found for row in page.rows)
             deferred = tuple(fetch for page in found if page.rows for fetch in page.deferred)
             candidates.wanted |= todo
-            self._store_facts(walk, candidates, CommitPage(None, rows, deferred=deferred, number=0))
+            facts = self._take(candidates, CommitPage(None, rows, deferred=deferred, number=0))
+            retry_on_lease_loss(partial(self._pages.store_one, self._window, facts, walk))
             holes = self._holes(tips)
         return holes
-
-    def _store_facts(self, walk: commits.Walk, candidates: Candidates, page: CommitPage) -> None:
-        """Store the rows of ``page`` that are facts, and those that waited for them."""
-        named = {sha for row in page.rows for sha in (row.sha, *(row.parents or ()))}
-        with self._database.connection() as conn:
-            seen = commits.seen(conn, self._repo_id, self._generation, named | candidates.wanted)
-        rows = candidates.take(page.rows, seen)
-        shas = {row.sha for row in rows}
-        deferred = tuple(one for one in page.deferred if one.natural_key in shas)
-        facts = replace(page, rows=tuple(rows), deferred=deferred)
-        retry_on_lease_loss(partial(self._pages.store_one, self._window, facts, walk))
 
     # -- walks ----------------------------------------------------------------------------------------------
 
@@ -292,6 +331,18 @@ class CommitHistory:
 def key_of(ref: refs.StoredRef) -> str:
     """The key of ``ref`` in quarantine."""
     return quarantine_key(f"{ref.kind}:{ref.name}")
+
+
+def _joined(one: CommitPage | None, following: CommitPage) -> CommitPage:
+    """Both pages of the list as one."""
+    if one is None:
+        return replace(following, first_number=following.number)
+    rows, deferred = one.rows + following.rows, (*one.deferred, *following.deferred)
+    return replace(following, rows=rows, deferred=deferred, first_number=one.first_number)
+
+
+def _shas(page: CommitPage | None) -> set[str]:
+    return set() if page is None else {row.sha for row in page.rows}
 
 
 def _is_of_one_ref(error: SyncError) -> bool:

@@ -141,7 +141,9 @@ def _evidence(page: CommitPage, walk: commits.Walk | None) -> Evidence:
         without = f" without {page.base[:12]}" if page.base else ""
         position = f"page {page.number} of the commits of {page.tip[:12]}{without}"
     elif walk is not None and page.number:
-        position = f"page {page.number} of the commits of all refs"
+        first = page.first_number or page.number
+        numbers = f"page {page.number}" if first == page.number else f"pages {first} to {page.number}"
+        position = f"{numbers} of the commits of all refs"
     elif page.date is not None:
         position = f"page {page.number} of the commits by date"
     else:

@@ -103,7 +103,7 @@ class CommitWork:
         registered project saves the request for the project, but for one each hour."""
         recalled = None
         if self._attempt.is_incremental:
-            recalled = self._visit.recall_project(self._attempt.job_type)
+            recalled = self._visit.recall_project()
         if recalled is None:
             return self._visit.check_project(), None
         begun = self._visit.looked_at

@@ -36,6 +36,8 @@ FIRST_IN_FLIGHT = 4
 """Requests of a job in flight when a process starts, or fewer where the setting says so."""
 
 _SLICE_SECONDS = 0.25
+# A place in the queue counts if a statement of this process showed no pause within this time.
+_FRESH_SECONDS = 0.25
 # Seconds: a shorter one is that of the statement, not of the limit.
 _A_WAIT = 0.05
 # Time between two checks in a long wait whether a pause was set or lifted meanwhile.
@@ -176,6 +178,8 @@ class SharedLimiter:
         self._ahead_until = float("-inf")
         self._ahead_wanted = 1
         self._slowed_kinds: frozenset[str] = frozenset()
+        # When a statement about a bucket began that showed no pause, by our clock.
+        self._unpaused_at: dict[str, float] = {}
 
     def parallel(self) -> int:
         """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`."""
@@ -260,9 +264,10 @@ class SharedLimiter:
         return permit
 
     def _ask(self, bucket: str, kind: str | None, longest: float, ahead: int = 0, unused: int = 0) -> Permit:
+        asked_at = self._monotonic()
         try:
             with self._database.connection() as conn:
-                return store.acquire(
+                permit = store.acquire(
                     conn,
                     self._instance,
                     bucket,
@@ -274,6 +279,11 @@ class SharedLimiter:
                 )
         except (psycopg.Error, ConfigurationError) as error:
             raise _no_database(error) from None
+        if permit.paused_until is None or permit.paused_until <= permit.given_at:
+            self._unpaused_at[bucket] = asked_at
+        else:
+            self._unpaused_at.pop(bucket, None)
+        return permit
 
     def _wait(self, bucket: str, permit: Permit, go_on: Callable[[], None]) -> bool:
         """Wait for one's place in the queue; False where it does not count any more."""
@@ -283,6 +293,9 @@ class SharedLimiter:
             while (left := next_poll - self._monotonic()) > 0:
                 self._sleep(min(left, _SLICE_SECONDS))
                 go_on()
+            known_at = self._unpaused_at.get(bucket, float("-inf"))
+            if next_poll >= end and self._monotonic() - known_at < _FRESH_SECONDS:
+                return True
             try:
                 with self._database.connection() as conn:
                     if not store.is_valid(conn, self._instance, bucket, permit.given_at):
@@ -382,6 +395,7 @@ class SharedLimiter:
         with self._lock:
             (self._refusing.add if after.consecutive_429 else self._refusing.discard)(bucket)
         if after.paused_at is not None and after.paused_at != before.paused_at:
+            self._unpaused_at.pop(bucket, None)
             assert after.paused_until is not None
             short = _SHORT_REFUSAL if signal.is_refusal else _SHORT_PAUSE
             then = f", then {after.rate:g} a second"

@@ -13,12 +13,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import psycopg
 
-from sync_pipeline.core.errors import Cancelled, ClaimLost, LeaseLost, RowUnreadable, SyncError
-from sync_pipeline.core.gitlab_rows import MergeRequestPage, ReviewPage, ReviewSet
+from sync_pipeline.core.errors import (
+    AccessDenied,
+    Cancelled,
+    ClaimLost,
+    LeaseLost,
+    Permanent,
+    RowUnreadable,
+    SyncError,
+)
+from sync_pipeline.core.gitlab_rows import MergeRequestPage, MergeRequestRow, ReviewPage, ReviewSet
 from sync_pipeline.core.model import (
     BEGINNING,
     DeferredFetch,
@@ -40,6 +49,7 @@ from sync_pipeline.policy.freshness import is_worth_an_event
 from sync_pipeline.sources.gitlab.children import OWN_ERRORS, Refusals, ask_others
 from sync_pipeline.sources.gitlab.fields import quarantined
 from sync_pipeline.sources.gitlab.merge_requests import MergeRequestReader, unlisted_window
+from sync_pipeline.sources.gitlab.project import ProjectInfo
 from sync_pipeline.sources.gitlab.reviews import ReviewReader
 from sync_pipeline.sources.gitlab.singles import SingleReader
 from sync_pipeline.sources.gitlab.transport import Client
@@ -70,6 +80,10 @@ _Pages = Mapping[JobType, Page[Any] | SyncError]
 """A page of the list and the page of its reviews, or the error that reading the reviews raised."""
 
 
+_Listing = tuple[TimeWindow, Iterator[MergeRequestPage]]
+"""A window with the pages of its list, of which the first one was read already."""
+
+
 class MergeRequestWork:
     """Reads merge requests for attempts at ``merge_requests``, ``reviews`` or both of one repository."""
 
@@ -85,6 +99,7 @@ class MergeRequestWork:
         self._repo = first.repo
         self._is_incremental = first.is_incremental
         self._only_planned = first.request.only_deferred
+        self._is_recalled = False
         # Requests count for the first attempt, but for those of reviews that are read beside it.
         first.meter = self._other_traffic
         refusals = {job_type: Refusals(self._others) for job_type in JobType}
@@ -107,10 +122,10 @@ class MergeRequestWork:
     def run(self) -> None:
         """Everything that the jobs ask for. See :class:`sync_pipeline.sync.attempt.Work`."""
         with self._visit.watched():
-            self._visit.check_project()
+            begun = self._begin()
             self._attempts = [one for one in self._attempts if not self._visit.is_disabled(one)]
             try:
-                self._read()
+                self._read(begun)
             except Cancelled:
                 raise
             except (SyncError, psycopg.Error) as failure:
@@ -123,7 +138,53 @@ class MergeRequestWork:
                 for attempt in self._all:
                     attempt.notice = self._details.notice
 
-    def _read(self) -> None:
+    def _begin(self) -> _Listing | None:
+        """Check the project; returns the list if its first page was requested before that. A page with rows
+        of the registered project saves the request for the project, but for one each hour."""
+        is_slow = any(attempt.claim.step is not None for attempt in self._attempts)
+        recalled = self._visit.recall_project() if self._is_incremental and not is_slow else None
+        if recalled is None or recalled.date is None:
+            self._visit.check_project()
+            return None
+        looked_at = self._visit.looked_at
+        since = min(window.since for window in self._windows(self._visit.readable(None)))
+
+        def ends(date: datetime | None) -> datetime:
+            self._visit.project = replace(recalled, date=date)
+            return self._visit.readable(None).until
+
+        pages = self._reader.listed(TimeWindow(since, _NEVER), ends)
+        try:
+            first = next(pages)
+        except Permanent as error:
+            if isinstance(error, AccessDenied) and error.is_of_the_token:
+                raise
+            # The project tells why.
+            self._visit.check_project()
+            return None
+        self._is_recalled = self._shows(first, recalled)
+        if not self._is_recalled:
+            self._visit.check_project()
+            if first.date is None or first.date < recalled.date:
+                # Somebody set the server's clock back.
+                return None
+            # The list shows the merge requests as they were then.
+            self._visit.looked_at = min(looked_at, self._visit.looked_at)
+            self._visit.project = replace(self._visit.project, date=first.date)
+        return TimeWindow(since, max(since, self._visit.readable(None).until)), chain([first], pages)
+
+    def _shows(self, page: MergeRequestPage, info: ProjectInfo) -> bool:
+        """Whether ``page`` has rows of the project ``info`` only, some of which are stored, and the server's
+        clock was not set back. The project also tells whether the token sees internal notes."""
+        is_late = page.date is None or info.date is None or page.date < info.date
+        if is_late or not all(_is_of(info, row) for row in page.rows):
+            return False
+        with self._database.connection() as conn:
+            ids = {row.iid: row.mr_id for row in page.rows}
+            is_same = bool(merge_requests.stored_heads(conn, self._repo.repo_id, ids))
+            return is_same and not reviews.any_internal(conn, self._repo.repo_id, ids)
+
+    def _read(self, begun: _Listing | None) -> None:
         readable = self._visit.readable(None)
         self._load_refusals(readable)
         if self._only_planned:
@@ -131,8 +192,9 @@ class MergeRequestWork:
             return
         if self._is_incremental:
             self._fetch_deferred(readable)
-        for window in self._windows(readable):
-            self._store_pages(self._in_steps(window), window, covers=True)
+        found = ((one, self._in_steps(one)) for one in self._windows(readable)) if begun is None else [begun]
+        for window, pages in found:
+            self._store_pages(pages, window, covers=True)
         if self._is_incremental:
             self._read_future(readable)
             self._read_overdue(readable)
@@ -140,7 +202,8 @@ class MergeRequestWork:
             self._read_readable_again(readable)
         for attempt in list(self._attempts):
             try:
-                self._visit.record(attempt, complete=True)
+                activity_at = readable.until if self._is_recalled else None
+                self._visit.record(attempt, complete=True, activity_at=activity_at)
             except LeaseLost as error:
                 self._give_up(attempt, error)
         # Behind the record of the visit, which a failure here does not concern.
@@ -676,3 +739,10 @@ def _evidence(page: MergeRequestPage) -> Evidence:
         return Evidence("merge requests by number", merged(one for at in times for one in span([at])))
     covered = (page.covered,) if isinstance(page.covered, TimeWindow) else span(times)
     return Evidence("page of the list by time of update", covered)
+
+
+def _is_of(info: ProjectInfo, row: MergeRequestRow) -> bool:
+    """Whether ``row`` is of this project, at its path as far as the server shows one."""
+    address = row.web_url or ""
+    is_there = "/-/" not in address or f"/{info.path}/-/" in address
+    return row.project_id == info.project_id and is_there

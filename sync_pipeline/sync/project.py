@@ -18,7 +18,7 @@ from sync_pipeline.core.errors import (
     SyncError,
     Transient,
 )
-from sync_pipeline.core.model import BEGINNING, Access, JobType, TimeWindow, Traffic
+from sync_pipeline.core.model import BEGINNING, Access, TimeWindow, Traffic
 from sync_pipeline.database.pool import database_time
 from sync_pipeline.ledger import credentials, project_snapshots, repos, watermarks
 from sync_pipeline.sources.gitlab import project
@@ -29,6 +29,8 @@ from sync_pipeline.sync.attempt import Attempt
 _POLL_SECONDS = 60.0
 # A project whose refs moved was looked at within this time.
 _RECALL_SECONDS = 3600.0
+# Responses tell the time in whole seconds.
+_DATE_SLACK = timedelta(seconds=2)
 _MOVED_SHOWS = timedelta(days=1)
 _WAS = "it was "
 # The lowest level of access to a project that shows everything that is read.
@@ -95,19 +97,26 @@ class ProjectVisit:
             self._moved = f"{_WAS}{self._repo.project_path}, it is {info.path} now"
         return info
 
-    def recall_project(self, job_type: JobType) -> project.ProjectInfo | None:
+    def recall_project(self) -> project.ProjectInfo | None:
         """The project info of any visit in the last hour, if the project was in order then. It takes no
         request, so another one has to show that the project is still there. Else call :meth:`check_project`.
+        Its ``date`` is that of the server's clock at least, unless somebody set the clock back.
         """
+        job_types = [attempt.job_type for attempt in self._attempts]
         repo_id = self._repo.repo_id
         with self._database.connection() as conn:
             self.looked_at = database_time(conn)
-            self.before = {job_type: watermarks.get(conn, repo_id, job_type)}
+            self.before = {one: watermarks.get(conn, repo_id, one) for one in job_types}
             known = project_snapshots.latest(conn, repo_id, self.fingerprint, seconds=_RECALL_SECONDS)
-        if known is None or self.before[job_type].access is not Access.OK:
+        if known is None or any(before.access is not Access.OK for before in self.before.values()):
             return None
-        info = project.parse_project(known.raw, known.server_date)
-        if project.access(info, job_type) is not Access.OK or info.path != self._repo.project_path:
+        marks = [before.watermark for before in self.before.values()]
+        dates = [mark + self._lag for mark in marks if isinstance(mark, datetime)]
+        if known.server_date is not None:
+            dates.append(known.server_date + (self.looked_at - known.looked_at) - _DATE_SLACK)
+        info = project.parse_project(known.raw, max(dates, default=None))
+        is_in_order = all(project.access(info, one) is Access.OK for one in job_types)
+        if not is_in_order or info.path != self._repo.project_path:
             return None
         self.project = info
         return info

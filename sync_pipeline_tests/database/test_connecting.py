@@ -8,10 +8,11 @@ import secrets
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg_pool import ConnectionPool
 
 from sync_pipeline.cli.shared import open_database
 from sync_pipeline.core.errors import ConfigurationError
-from sync_pipeline.database import diagnosis, migrations
+from sync_pipeline.database import diagnosis, migrations, pool
 from sync_pipeline.database.connecting import describe, parse
 from sync_pipeline.database.pool import Database
 from sync_pipeline.runtime import environment
@@ -201,3 +202,33 @@ def use(url: str, action: str, seconds: int = 4) -> None:
         case _:
             with Database(url, timeout=seconds) as database, database.connection():
                 pass
+
+
+def test_a_connection_that_was_used_a_moment_ago_is_taken_without_a_question_unless_it_ended(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    check = ConnectionPool.check_connection
+
+    def counted(conn: psycopg.Connection[object]) -> None:
+        asked.append(conn.info.backend_pid)
+        check(conn)
+
+    with database.connection():
+        pass
+    monkeypatch.setattr(ConnectionPool, "check_connection", staticmethod(counted))
+    found = set()
+    for _ in range(3):
+        with database.connection() as conn:
+            found.add(conn.info.backend_pid)
+    assert (len(found), asked) == (1, [])
+    with psycopg.connect(database.url, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", [*found])
+    with database.connection() as conn:
+        assert conn.execute("SELECT 1 AS n").fetchone() == {"n": 1}
+        assert conn.info.backend_pid not in found
+    assert asked[0] in found
+    asked.clear()
+    monkeypatch.setattr(pool, "_TRUSTED_SECONDS", 0.0)
+    with database.connection() as conn:
+        assert asked == [conn.info.backend_pid]

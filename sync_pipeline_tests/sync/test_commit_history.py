@@ -77,6 +77,8 @@ def test_a_first_load_with_hundreds_of_branches_asks_for_each_page_of_commits_on
     is_whole(forge)
     # The project, four pages of branches, the tags, 41 pages of commits, and the one behind the last.
     assert report.calls <= 48
+    # The refs, the pages in chunks of 500 rows, and the end.
+    assert report.batches <= 11
     # Whatever moves then is one page, with the branches and the tags.
     again(forge)
     assert forge.commits().batches == 0
@@ -187,6 +189,24 @@ def test_a_list_that_broke_off_goes_on_where_it_was(forge: Forge, is_whole_list:
     assert stored_shas(forge) >= shas(forge)
     assert forge.rows(_UNCOVERED) == []
     assert integrity_checks.failures(forge.conn) == {}
+
+
+def test_line_counts_of_a_commit_that_is_listed_before_its_child_are_read_later(forge: Forge) -> None:
+    dates = [10**6 if number == 50 else number * 100 for number in range(150)]
+    fast_import(forge.git, [("main", f"Main {number}", None, date) for number, date in enumerate(dates)])
+    on_main = git(forge.git, "rev-list", "--topo-order", "--reverse", "main").decode().split()
+    unmerged(forge.git, on_main[100:110])
+    # Through it the list begins with a commit whose child is on the second page.
+    forge.git.set_ref("refs/merge-requests/1/head", on_main[50])
+    first = r"all=true.*[?&]page=1&with_stats=true"
+    forge.gitlab.faults.add(first, faults.server_error(), times=None)
+    report = forge.commits()
+    assert report.succeeded, report.error
+    is_whole(forge)
+    uncounted = forge.rows("SELECT commit_sha AS sha FROM scm.git_commits WHERE additions IS NULL")
+    deferred = forge.rows("SELECT natural_key AS sha FROM scm.deferred_fetches WHERE resolved_at IS NULL")
+    assert {"sha": on_main[50]} in uncounted
+    assert sorted(row["sha"] for row in uncounted) == sorted(row["sha"] for row in deferred)
 
 
 def test_pages_that_shift_while_they_are_read_lose_nothing(forge: Forge) -> None:

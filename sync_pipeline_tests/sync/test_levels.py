@@ -157,12 +157,7 @@ def test_a_comment_costs_a_visit_one_query_and_the_notes(world: Forge) -> None:
     world.tick(minutes=2)
     world.asked()
     assert all(report.succeeded for report in world.both())
-    assert kinds(world) == {
-        str(project.id): 1,
-        "merge_requests": 1,
-        "graphql": 1,
-        "discussions": 1,
-    }
+    assert kinds(world) == {"merge_requests": 1, "graphql": 1, "discussions": 1}
 
 
 # --- What is skipped, and what that would lose if it were skipped too often --------------------------------

@@ -310,6 +310,36 @@ def test_who_waits_sees_a_pause_set_and_lifted(
     assert messages[0].endswith(": maintenance")
 
 
+def test_a_short_wait_takes_one_statement_and_a_later_pause_still_stops_it(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks: list[bool] = []
+    is_valid = store.is_valid
+
+    def counted(*arguments: Any) -> bool:
+        checks.append(is_valid(*arguments))
+        return checks[-1]
+
+    monkeypatch.setattr(store, "is_valid", counted)
+    clock = Time()
+    slow = limiter(database, RateLimits(10.0, 1), monotonic=clock, sleep=clock.sleep)
+    for _ in range(2):
+        slow.acquire("projects", go_on)
+    assert (round(clock.seconds, 1), checks) == (0.1, [])
+    # What was known when a long wait began is too old at its end.
+    with database.connection() as conn:
+        conn.execute("UPDATE scm.sync_rate_limits SET tokens = -5")
+
+    def sleep(seconds: float) -> None:
+        if not checks:
+            pause(database, 0.0, "maintenance")
+            checks.append(True)
+        clock.sleep(seconds)
+
+    limiter(database, RateLimits(10.0, 1), monotonic=clock, sleep=sleep).acquire("projects", go_on)
+    assert checks[:2] == [True, False]
+
+
 # Answers ------------------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,66 @@ def test_both_job_types_share_one_list_and_an_unchanged_merge_request_costs_noth
     assert (first.counts.changed, second.counts.changed) == (0, 0)
 
 
+def test_a_changed_merge_request_saves_the_request_for_the_project_where_its_row_shows_it(
+    forge: Forge, opened: MergeRequest
+) -> None:
+    project = f"/gitlab/api/v4/projects/{forge.project.id}"
+
+    def asked(text: str) -> list[str]:
+        forge.gitlab.comment(opened, forge.other, text)
+        forge.tick(minutes=2)
+        forge.asked()
+        first, second = forge.both()
+        assert (first.succeeded, second.succeeded) == (True, True), (first.error, second.error)
+        assert text in [event["body"] for event in forge.rows(_EVENTS)]
+        assert row(forge, MR).watermark == (forge.gitlab.clock.now() - timedelta(seconds=60)).replace(
+            microsecond=0
+        )
+        return forge.asked()
+
+    forge.both()
+    paths = asked("One")
+    assert project not in paths
+    assert paths[:3] == [
+        f"{project}/merge_requests",
+        "/gitlab/api/graphql",
+        f"{project}/merge_requests/1/discussions",
+    ]
+    # The last look is old, the server's clock was set back, or no row that came is stored.
+    forge.conn.execute("UPDATE scm.project_snapshots SET looked_at = looked_at - interval '61 minutes'")
+    assert project in asked("Two")
+    forge.conn.execute("UPDATE scm.project_snapshots SET server_date = server_date + interval '10 minutes'")
+    assert project in asked("Three")
+    forge.conn.execute("UPDATE scm.mrs SET gitlab_id = gitlab_id + 1000")
+    assert project in asked("Four")
+    assert project not in asked("Five")
+
+
+def test_an_idle_visit_writes_nothing_although_the_project_is_read_behind_the_list(
+    forge: Forge, opened: MergeRequest
+) -> None:
+    forge.both()
+    forge.tick(minutes=10)
+    forge.both()
+    forge.tick(minutes=10)
+    later = faults.Do(lambda: forge.tick(seconds=2))
+    forge.gitlab.faults.add(rf"/projects/{forge.project.id}(\?|$)", later)
+    forge.asked()
+    reports = forge.both()
+    assert [(report.succeeded, report.batches) for report in reports] == [(True, 0), (True, 0)]
+    assert [path.rpartition("/")[2] for path in forge.asked()] == ["merge_requests", str(forge.project.id)]
+
+
+def test_an_idle_visit_notices_lost_access_at_once(forge: Forge, opened: MergeRequest) -> None:
+    forge.both()
+    forge.tick(hours=1)
+    forge.gitlab.faults.add("/merge_requests", faults.json_answer(401, {"message": "401 Unauthorized"}))
+    forge.asked()
+    reports = forge.both()
+    assert [report.error_code for report in reports] == ["credential", "credential"]
+    assert len(forge.asked()) == 1
+
+
 def test_edits_deletions_and_approvals_taken_back_arrive(forge: Forge, opened: MergeRequest) -> None:
     note = forge.gitlab.comment(opened, forge.other, "Frist")
     gone = forge.gitlab.comment(opened, forge.other, "Gone soon")

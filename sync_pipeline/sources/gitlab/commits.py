@@ -35,8 +35,11 @@ _SPARED = 5
 _NO_STATS = "the server could not count the lines of a page of commits"
 # Each so many pages of a list one more is requested at once. So a short list causes no request in vain.
 _PAGES_PER_REQUEST = 3
-# Pages that wait in memory for the ones before them.
+# Pages that wait in memory for the ones before them. Of a short list fewer do, because nothing tells where it
+# ends: those behind the end are requested in vain.
 _MAX_AHEAD = 16
+_MIN_AHEAD = 2
+_PAGES_PER_AHEAD = 16
 
 
 class CommitReader:
@@ -97,11 +100,12 @@ class CommitReader:
         for number, answer, without in self._pages(query, 1):
             yield self._commit_page(None, None, number, answer, without, tip_read=False)
 
-    def read_all(self, first_page: int = 1) -> Iterator[CommitPage]:
+    def read_all(self, first_page: int = 1, following: Callable[[], int] = lambda: 0) -> Iterator[CommitPage]:
         """The commits of all refs from ``first_page`` on, newest first. A page that a push or a deletion has
         shifted lacks commits or repeats some, so no page is ``complete``. Rows that cannot be read are left
-        out: they may be of hidden refs."""
-        for number, answer, without in self._pages({"all": "true"}, first_page, ahead=True):
+        out: they may be of hidden refs. ``following`` tells how many rows the next pages have at least."""
+        query = {"all": "true"}
+        for number, answer, without in self._pages(query, first_page, ahead=True, following=following):
             page = self._commit_page(None, None, number, answer, without, tip_read=False)
             yield replace(page, quarantined=())
 
@@ -145,11 +149,16 @@ class CommitReader:
         return any(isinstance(row, dict) and row.get("id") == tip for row in rows(answer, self._path))
 
     def _pages(
-        self, query: dict[str, Any], page: int, *, ahead: bool = False
+        self,
+        query: dict[str, Any],
+        page: int,
+        *,
+        ahead: bool = False,
+        following: Callable[[], int] = lambda: 0,
     ) -> Iterator[tuple[int, Response, bool]]:
         """Number, response, and whether statistics were left out, of each page. An :class:`UnreadableRow` is
         a row that the server cannot return. ``ahead``: the further the list goes, the more pages are
-        requested at once.
+        requested at once. ``following`` is as for :meth:`read_all`.
         """
         size = PER_PAGE if page == 1 else 0
         progress = Progress(self._path)
@@ -159,9 +168,10 @@ class CommitReader:
         try:
             while True:
                 asked = {**query, "per_page": PER_PAGE, "page": page}
-                most = min(self.parallel() - 1, _MAX_AHEAD)
-                more = min(most, (page - first) // _PAGES_PER_REQUEST) if ahead else 0
+                more = self._pages_ahead(page - first, following()) if ahead else 0
                 for number in range(page + 1, page + 1 + more):
+                    if _is_last(coming.get(number - 1)):
+                        break
                     if number not in coming and not self._failed_stats:
                         coming[number] = pool.submit(self._plain_page, {**asked, "page": number})
                 try:
@@ -180,6 +190,13 @@ class CommitReader:
                 page += 1
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def _pages_ahead(self, read: int, following: int) -> int:
+        """How many pages are requested beside the next one. ``read`` pages came, and the next ones have at
+        least ``following`` rows."""
+        guessed = min(read // _PAGES_PER_REQUEST, _MIN_AHEAD + read // _PAGES_PER_AHEAD)
+        certain = (following - 1) // PER_PAGE
+        return min(self.parallel() - 1, _MAX_AHEAD, max(guessed, certain))
 
     def _plain_page(self, query: dict[str, Any]) -> Response:
         return self._client.get(self._path, {**query, "with_stats": "true"} if self._stats else query)
@@ -261,6 +278,16 @@ class CommitReader:
             tip_read=tip_read,
             complete=last and tip_read,
         )
+
+
+def _is_last(coming: Future[Response] | None) -> bool:
+    """Whether a page that was requested ahead has come and is the last one."""
+    return (
+        coming is not None
+        and coming.done()
+        and coming.exception() is None
+        and coming.result().next_query is None
+    )
 
 
 def _query(base: str | None, revision: str) -> dict[str, Any]:

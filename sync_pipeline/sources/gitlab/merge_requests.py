@@ -82,10 +82,13 @@ class MergeRequestReader:
             for part in parts_of(page):
                 yield self.complete(part, self._unread(part.rows, known))
 
-    def listed(self, window: TimeWindow) -> Iterator[MergeRequestPage]:
-        """As :meth:`read`, in whole pages of the list and without versions and commits."""
+    def listed(
+        self, window: TimeWindow, ends: Callable[[datetime | None], datetime] | None = None
+    ) -> Iterator[MergeRequestPage]:
+        """As :meth:`read`, in whole pages of the list and without versions and commits. ``ends`` gives the
+        end of the window instead, from the server's clock at the first response."""
         covered = window.since
-        for page in by_time(self._client, self._path, _ORDER, window, _key, {"view": "simple"}):
+        for page in by_time(self._client, self._path, _ORDER, window, _key, {"view": "simple"}, ends):
             single, unlisted = self._single([_iid(one.data) for one in page.partial_rows])
             unlisted += [_between(one.since, one.until, one.error) for one in page.unlisted]
             reached = TimeWindow(covered, page.covered_until) if page.covered_until > covered else None

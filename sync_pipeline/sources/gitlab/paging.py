@@ -302,13 +302,15 @@ def by_time(
     window: TimeWindow,
     key: Callable[[Any], Key | None],
     partial_query: Params | None = None,
+    ends: Callable[[datetime | None], datetime] | None = None,
 ) -> Iterator[TimedPage]:
     """The rows of ``path`` updated in ``window``, each version once; ``params`` must order by ``updated_at``,
     ascending. ``key`` gives the version of a row, None where it has none: such rows are handed out whenever
     they are seen.
 
     A page that the server cannot give is read in smaller pages. A row that it cannot give is requested again
-    with ``partial_query``, parameters that make the server show less of it."""
+    with ``partial_query``, parameters that make the server show less of it. ``ends`` gives the end of the
+    window instead, from the server's clock at the first response."""
     position: Position | None = start(window)
     progress = Progress(path)
     while position is not None:
@@ -338,6 +340,14 @@ def by_time(
             if more:
                 progress.check(answer, position.page)
         keyed = [(row, _version(row, key)) for row in listed]
+        if ends is not None:
+            window = TimeWindow(window.since, max(window.since, ends(date)))
+            ends = None
+            position = start(window)
+            count = len(keyed)
+            keyed = [(row, version) for row, version in keyed if not version or version[1] <= position.before]
+            if len(keyed) < count:
+                more, total = False, None
         fresh = {version: row for row, version in keyed if version and version not in position.seen}
         new = [*fresh.values(), *(row for row, version in keyed if version is None)]
         position = step(position, [version for _, version in keyed if version], more, total)
