@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from sync_pipeline.database.pool import Connection, Database
 from sync_pipeline.ledger import integrity_checks
@@ -18,6 +20,7 @@ from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.faults import processes
 from sync_pipeline_tests.faults.processes import Start, Subject, Subjects, catching
 from sync_pipeline_tests.faults.whole_state import whole_state
+from sync_pipeline_tests.faults.worker import Job
 from sync_pipeline_tests.sync.conftest import START
 from sync_pipeline_tests.sync.test_commit_history import fast_import, line, unmerged
 from sync_pipeline_tests.warm import Starter
@@ -135,6 +138,25 @@ def facts(state: dict[str, list[Any]]) -> dict[str, list[Any]]:
     }
 
 
+def claims_nothing(conn: Connection, what: str) -> None:
+    """No merge request, walk or coverage claims more than what is stored."""
+    assert conn.execute(_COMPLETE).fetchall() == []
+    assert conn.execute(_FALSE_PROOF).fetchall() == []
+    if what != "usable":
+        assert conn.execute(_COVERED).fetchall() == []
+
+
+def is_whole(database: Database, conn: Connection, job: Job, subject: Subject) -> None:
+    """Repeats of the job end in the rows of an undisturbed one, and the last one changes nothing."""
+    for _ in range(3):
+        reports = job.run(database)
+        assert [(r.error_code, r.error) for r in reports if not r.succeeded] == []
+    assert sum(report.counts.changed for report in reports) == 0
+    assert conn.execute(_OPEN).fetchall() == []
+    assert integrity_checks.failures(conn) == {}
+    assert facts(whole_state(conn)) == facts(subject.expected)
+
+
 @pytest.mark.parametrize(
     ("what", "point"),
     [
@@ -157,14 +179,55 @@ def test_a_first_read_that_is_killed_loses_no_row_and_claims_nothing(
         job = subject.job(conn)
         worker = start(job, point, subject.facts).caught()
         worker.kill().let_the_server_go_on(until_gone=True)
-        assert conn.execute(_COMPLETE).fetchall() == []
-        assert conn.execute(_FALSE_PROOF).fetchall() == []
-        if what != "usable":
-            assert conn.execute(_COVERED).fetchall() == []
-        for _ in range(3):
-            reports = job.run(database)
-            assert [(r.error_code, r.error) for r in reports if not r.succeeded] == []
-        assert conn.execute(_OPEN).fetchall() == []
-        assert integrity_checks.failures(conn) == {}
-        assert sum(report.counts.changed for report in reports) == 0
-        assert facts(whole_state(conn)) == facts(subject.expected)
+        claims_nothing(conn, what)
+        is_whole(database, conn, job, subject)
+
+
+@pytest.mark.parametrize("what", ["usable", "list", "holes"])
+def test_two_processes_that_read_a_project_at_once_read_it_once(
+    first_reads: Subjects, database: Database, start: Start, what: str
+) -> None:
+    subject = first_reads[what]
+    with database.connection() as conn:
+        job = subject.job(conn)
+        workers = [start(job), start(job)]
+        results = [document for worker in workers for document in worker.result()]
+        assert {document["status"] for document in results} == {"completed"}, results
+        is_whole(database, conn, job, subject)
+
+
+@pytest.mark.parametrize(
+    ("what", "point"),
+    [
+        ("usable", "planning details"),
+        ("usable", "committing planned details"),
+        ("list", "storing the third page"),
+        ("holes", "walking for holes"),
+        ("holes", "proving"),
+    ],
+)
+def test_a_database_that_goes_away_in_a_first_read_and_comes_back_costs_no_row(
+    first_reads: Subjects, database: Database, server_url: str, start: Start, what: str, point: str
+) -> None:
+    subject = first_reads[what]
+    with database.connection() as conn, psycopg.connect(server_url, autocommit=True) as server:
+        job = subject.job(conn)
+        name = sql.Identifier(conn.info.dbname)
+        sessions = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
+        before = [row[0] for row in server.execute(sessions, [conn.info.dbname])]
+        worker = start(job, point, subject.facts).caught()
+        server.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS false").format(name))
+        try:
+            server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = %s AND pid <> ALL (%s)",
+                [conn.info.dbname, before],
+            )
+            results = worker.result()
+        finally:
+            server.execute(sql.SQL("ALTER DATABASE {} ALLOW_CONNECTIONS true").format(name))
+        assert {document["status"] for document in results} <= {"failed", "none", "running"}, results
+        assert not any("\n" in str(document["error"]) for document in results)
+        worker.let_the_server_go_on()
+        claims_nothing(conn, what)
+        is_whole(database, conn, job, subject)
