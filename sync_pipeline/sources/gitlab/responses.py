@@ -197,7 +197,16 @@ def _line(value: Any) -> str:
         value = "; ".join(f"{key}: {_line(item)}" for key, item in value.items())
     elif isinstance(value, list):
         value = "; ".join(_line(item) for item in value)
-    return " ".join(_UNPRINTABLE.sub(" ", str(value)).split())[:200]
+    return _printable(str(value))[:200]
+
+
+def one_line(text: str, *secrets: str) -> str:
+    """At most 200 printable characters of ``text``, without secrets as :func:`redact` removes them."""
+    return _printable(redact(text, *secrets))[:200]
+
+
+def _printable(text: str) -> str:
+    return " ".join(_UNPRINTABLE.sub(" ", text).split())
 
 
 def error_from(
