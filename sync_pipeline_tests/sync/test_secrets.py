@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from sync_pipeline.policy import levels
 from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_tests.sync.conftest import Forge
 from sync_pipeline_tests.test_upgrade import contents
@@ -46,5 +45,6 @@ def test_a_token_without_a_prefix_that_a_query_error_repeats_is_shown_nowhere(
     assert [report.error for report in reports] == [None, None]
     notices = [row["notice"] for row in forge.rows("SELECT notice FROM scm.sync_runs")]
     assert all(notices) or where == "status 500"
-    assert secret not in str(contents(forge.database.url))
-    assert secret not in caplog.text
+    # No part of it either, where a long message was cut.
+    assert secret[:8] not in str(contents(forge.database.url))
+    assert secret[:8] not in caplog.text

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sync_pipeline.core.errors import AccessDenied, AnswerCut, Permanent, SourceGone, Transient
-from sync_pipeline.sources.gitlab.responses import one_line
+from sync_pipeline.sources.gitlab.responses import short_message
 from sync_pipeline.sources.gitlab.transport import Client
 
 REFUSED = "graphql_refused"
@@ -136,7 +136,7 @@ def ask(client: Client, query: str, variables: Mapping[str, Any]) -> QueryResult
         if not lacking:
             return result_of(data, instance.token())
         if lacking <= unknown or not lacking <= OPTIONAL_FIELDS:
-            names = one_line(", ".join(sorted(lacking)), instance.token())
+            names = short_message(", ".join(sorted(lacking)), instance.token())
             raise Permanent(f"the server does not know {names}", code=REFUSED)
         instance.unknown_fields = instance.unknown_fields | lacking
 
@@ -167,7 +167,7 @@ def result_of(data: Any, *secrets: str) -> QueryResult:
     content = data.get("data") if isinstance(data, dict) else None
     failed: list[Path] = []
     for error in _errors(data):
-        message = one_line(str(error.get("message") or "an error without a message"), *secrets)
+        message = short_message(str(error.get("message") or "an error without a message"), *secrets)
         if _LIMIT.search(message):
             raise Transient(message, code=TOO_LARGE)
         path = error.get("path")
