@@ -23,6 +23,18 @@ ALTER TABLE scm.review_events
 COMMENT ON COLUMN scm.review_events.time_precision IS
     'Precision of the times of the row. second: it was read by GraphQL, whose times are whole seconds; raw has the shape of GraphQL then.';
 
+-- A database that was rolled back has plans, and rows read by GraphQL, of before. No other database has such.
+UPDATE scm.deferred_fetches AS d
+   SET is_planned = TRUE, priority = CASE WHEN m.status = 'open' THEN 20 ELSE 50 END, row_updated_at = m.updated_at
+  FROM scm.mrs AS m
+ WHERE d.resolved_at IS NULL AND d.attempts = 0 AND d.last_error = 'not read yet: planned'
+   AND m.repo_id = d.repo_id AND m.iid::text = d.natural_key AND m.replaced_id = 0;
+UPDATE scm.review_events AS e SET time_precision = 'second'
+  FROM scm.deferred_fetches AS d
+ WHERE d.resolved_at IS NULL AND d.is_planned AND d.job_type = 'reviews' AND d.detail = 'notes'
+   AND e.repo_id = d.repo_id AND e.mr_iid = d.natural_key::bigint
+   AND e.origin = 'note' AND e.raw ->> 'id' LIKE 'gid://%';
+
 ALTER TABLE scm.mrs ADD COLUMN versions_read_at timestamptz;
 COMMENT ON COLUMN scm.mrs.versions_read_at IS
     'When its versions and commits were last read; NULL: before 0.9.0, or never.';

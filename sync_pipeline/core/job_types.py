@@ -154,6 +154,22 @@ OPTIONAL: tuple[JobType, ...] = tuple(job_type for job_type, one in DECLARED.ite
 """The job types that are synced only where somebody asked for them."""
 
 
+def optional_job_types(names: Iterable[str]) -> tuple[JobType, ...]:
+    """The optional job types of these names. Raises ValueError for the first other name."""
+    found: dict[JobType, None] = {}
+    for name in names:
+        try:
+            job_type = JobType.parse(name)
+        except ValueError:
+            raise ValueError(
+                f"unknown job type {name!r}; the optional ones are: {', '.join(OPTIONAL)}"
+            ) from None
+        if job_type not in OPTIONAL:
+            raise ValueError(f"{job_type} is not optional; the optional ones are: {', '.join(OPTIONAL)}")
+        found[job_type] = None
+    return tuple(found)
+
+
 def job_types_of(repository: Repository) -> tuple[JobType, ...]:
     """The job types of ``repository``: those of its kind, and of the optional ones its own."""
     left_out = set(OPTIONAL) - set(repository.optional_job_types)

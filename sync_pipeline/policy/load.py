@@ -26,11 +26,35 @@ _FLAT, _FLAT_SECONDS = 1.3, 0.02
 
 
 class Bearing(StrEnum):
-    """How response times compare with the usual ones."""
+    """How response times compare with the usual ones; ``FAILING``: most requests got no response."""
 
     FLAT = "flat"
     UNCLEAR = "unclear"
     SLOW = "slow"
+    FAILING = "failing"
+
+
+class Outcome(StrEnum):
+    """How a request ended. ``REFUSED``: the server asked to slow down. ``LOST``: no response came, or that of
+    a proxy whose server is overloaded or down. ``ERROR``: an error that says nothing about the load, however
+    quick it is."""
+
+    SERVED = "served"
+    REFUSED = "refused"
+    LOST = "lost"
+    ERROR = "error"
+
+
+_LOST = frozenset({502, 503, 504})
+
+
+def outcome(status: int | None, is_refusal: bool) -> Outcome:
+    """How a request with this response ended; None: without one."""
+    if is_refusal:
+        return Outcome.REFUSED
+    if status is None or status in _LOST:
+        return Outcome.LOST
+    return Outcome.ERROR if status >= 400 else Outcome.SERVED
 
 
 @dataclass(frozen=True, slots=True)

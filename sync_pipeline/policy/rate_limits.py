@@ -273,8 +273,8 @@ def _announced(bucket: Bucket, limits: RateLimits, signal: Signal, now: datetime
 
 def tuned(bucket: Bucket, limits: RateLimits, load: Load, now: datetime) -> Bucket:
     """The bucket after some responses. The rate rises by a tenth of the start where requests wait and
-    response times are as usual. It falls by a fifth where these are slow. After a refusal it only recovers
-    with time.
+    response times are as usual. It falls by a fifth where these are slow, or most requests get no response.
+    After a refusal it only recovers with time.
     """
     bucket = at(bucket, limits, now)
     if bucket.changed_at is not None or is_paused(bucket, now):
@@ -282,10 +282,12 @@ def tuned(bucket: Bucket, limits: RateLimits, load: Load, now: datetime) -> Buck
     if _is_within(bucket.tuned_at, STEP_SECONDS, now):
         return bucket
     highest = top(bucket, limits, now)
-    if load.bearing is Bearing.SLOW:
+    if load.bearing in (Bearing.SLOW, Bearing.FAILING):
         least = min(bucket.rate, _SLOWEST_SHARE * min(limits.rate, highest))
         rate = max(least, _STEP_DOWN * bucket.rate)
         reason = f"responses take {load.slowdown:.1f} times as long as usual"
+        if load.bearing is Bearing.FAILING:
+            reason = "most requests get no response"
     elif load.bearing is Bearing.FLAT and load.is_limited:
         rate = min(highest, bucket.rate + _STEP_UP * limits.rate)
         reason = "requests wait, and responses take as long as usual"

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Protocol
 
 from sync_pipeline.core import catalog, clock
+from sync_pipeline.core import job_types as declared
 from sync_pipeline.core.catalog import RepositorySpec
 from sync_pipeline.core.errors import ConfigurationError, Permanent, SyncError
 from sync_pipeline.core.formatting import given_reason
-from sync_pipeline.core.job_types import OPTIONAL
 from sync_pipeline.core.model import (
     JobRequest,
     JobType,
@@ -428,12 +428,9 @@ def listed(entry: Mapping[str, object], text: str) -> Listed:
 def optional_job_types(names: Iterable[str]) -> tuple[JobType, ...]:
     """The optional job types of these names. Raises ConfigurationError for one that is not optional."""
     try:
-        found = tuple(dict.fromkeys(map(JobType.parse, names)))
+        return declared.optional_job_types(names)
     except ValueError as error:
         raise ConfigurationError(str(error)) from None
-    if wrong := [one for one in found if one not in OPTIONAL]:
-        raise ConfigurationError(f"{wrong[0]} is not optional; the optional ones are: {', '.join(OPTIONAL)}")
-    return found
 
 
 def add_listed(

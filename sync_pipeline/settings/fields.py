@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
-from sync_pipeline.core.job_types import OPTIONAL
+from sync_pipeline.core.job_types import optional_job_types
 from sync_pipeline.core.model import JobType
 
 
@@ -79,10 +79,7 @@ def _job_types(value: object) -> tuple[JobType, ...]:
 
 def _optional_job_types(value: object) -> tuple[JobType, ...]:
     """Job types that are not synced by default."""
-    found = tuple(dict.fromkeys(map(JobType.parse, _items(value))))
-    if wrong := [one for one in found if one not in OPTIONAL]:
-        raise ValueError(f"{wrong[0]} is not optional; the optional ones are: {', '.join(OPTIONAL)}")
-    return found
+    return optional_job_types(_items(value))
 
 
 def _owners(value: object) -> tuple[str, ...]:

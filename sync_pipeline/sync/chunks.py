@@ -30,15 +30,15 @@ _Counted: TypeAlias = tuple[Item, dict[JobType, int]]
 def store_in_chunks(
     attempts: Sequence[Attempt], pages: Iterator[Item], store: Callable[[Item], int], *, rows: int
 ) -> None:
-    """Store each page under the leases of ``attempts``, which are taken anew after about ``rows`` rows.
+    """Store each page under the leases of ``attempts``, which are taken anew after about ``rows`` rows. The
+    first page of a chunk is read before they are taken, so with one row others may write during reading.
 
     ``store`` returns how many rows a page had, and may take an attempt out of ``attempts``. A page whose
     lease was lost is stored again under a new one. Ends early when no attempt is left. Raises what reading
     and storing raise; pages stored before that stay."""
     with closing(prefetch(_counted(attempts, pages))) as waiting:
-        following = list(islice(waiting, 1))
         try:
-            while following and attempts:
+            while attempts and (following := list(islice(waiting, 1))):
                 retry_on_lease_loss(partial(_store_chunk, attempts, following, waiting, store, rows))
         finally:
             for attempt in attempts:
@@ -58,12 +58,12 @@ def _store_chunk(
         # Always in the same order: two workers must not wait for each other.
         for attempt in attempts:
             leases.enter_context(attempt.lease())
-        while following and attempts and rows > 0:
+        while following and attempts:
             page, calls = following[0]
             for attempt in attempts:
                 attempt.page_calls = calls[attempt.job_type]
             rows -= store(page)
-            following[:] = islice(waiting, 1)
+            following[:] = islice(waiting, 1) if rows > 0 else ()
 
 
 def _counted(attempts: Sequence[Attempt], pages: Iterator[Item]) -> Iterator[_Counted[Item]]:

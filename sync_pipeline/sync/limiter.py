@@ -25,6 +25,7 @@ from sync_pipeline.database.pool import Database
 from sync_pipeline.ledger import rate_limits as store
 from sync_pipeline.ledger.rate_limits import ALL, SVN, Permit
 from sync_pipeline.policy import rate_limits as policy
+from sync_pipeline.policy.load import outcome
 from sync_pipeline.policy.rate_limits import HOLD_SECONDS, Load, RateLimits, Signal
 from sync_pipeline.settings import Settings
 from sync_pipeline.sources.gitlab.transport import Feedback, RateLimiter
@@ -106,8 +107,8 @@ class LocalLimiter:
 
     def feedback(self, feedback: Feedback) -> None:
         """Learn from a response."""
-        is_refused = feedback.status is None or _signal(feedback).is_refusal
-        self._load.answered(feedback.endpoint, feedback.seconds, is_refused)
+        ended = outcome(feedback.status, _signal(feedback).is_refusal)
+        self._load.answered(feedback.endpoint, feedback.seconds, ended)
 
     def parallel(self) -> int:
         """See :class:`~sync_pipeline.sources.gitlab.transport.RateLimiter`."""
@@ -325,9 +326,11 @@ class SharedLimiter:
         signal = _signal(feedback)
         load: Load | None = None
         if self._load is not None:
-            is_refused = signal.status is None or signal.is_refusal
-            load = self._load.answered(feedback.endpoint, feedback.seconds, is_refused)
+            ended = outcome(signal.status, signal.is_refusal)
+            load = self._load.answered(feedback.endpoint, feedback.seconds, ended)
         if signal.status is None:
+            if load is not None:
+                self._tune(load)
             return
         if signal.is_refusal:
             with self._lock:

@@ -512,7 +512,8 @@ class MergeRequestWork:
             must_end=self._all[0].must_make_room,
         )
         found = (_by_job_type(*one, by_number=True) for one in pages)
-        store_in_chunks(active, found, partial(self._store, active, {}), rows=self._settings.chunks.rows)
+        # Live syncing of the project goes on while a page of hundreds of requests is read.
+        store_in_chunks(active, found, partial(self._store, active, {}), rows=1)
 
     # -- deferred fetches ------------------------------------------------------------------------------------
 

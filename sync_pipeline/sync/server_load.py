@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from sync_pipeline.policy import load as policy
-from sync_pipeline.policy.load import MIN_RESPONSES, Bearing, InFlight, Usual
+from sync_pipeline.policy.load import MIN_RESPONSES, Bearing, InFlight, Outcome, Usual
 from sync_pipeline.policy.rate_limits import STEP_SECONDS, Load
 
 # Kinds of requests whose usual times are remembered; GitLab has fewer that are used.
@@ -31,6 +31,7 @@ class ServerLoad:
         self._times: list[tuple[float, float]] = []
         self._waited = False
         self._rate_times: list[tuple[float, float]] = []
+        self._rate_failures = 0
         self._rate_waited = False
         self._rate_since = monotonic()
 
@@ -46,17 +47,22 @@ class ServerLoad:
             self._waited |= waited
             self._rate_waited |= waited
 
-    def answered(self, kind: str, seconds: float, is_refused: bool) -> Load | None:
-        """A request of this ``kind`` ended after ``seconds``. ``is_refused``: the server asked to slow down,
-        or did not respond. Returns how the server bore the load once enough responses came in enough time.
+    def answered(self, kind: str, seconds: float, outcome: Outcome) -> Load | None:
+        """A request of this ``kind`` ended after ``seconds``. Returns how the server bore the load once
+        enough responses came in enough time.
         """
         now = self._monotonic()
         with self._lock:
             self._in_flight -= 1
-            if is_refused:
+            if outcome is Outcome.ERROR:
+                return None
+            if outcome is not Outcome.SERVED:
                 self._state = policy.after_refusal(self._state, now - seconds, now)
                 self._times, self._waited = [], False
-                return None
+                if outcome is Outcome.REFUSED:
+                    return None
+                self._rate_failures += 1
+                return self._rate_window(now)
             usual = self._usual.get(kind)
             if usual is not None or len(self._usual) < _MAX_KINDS:
                 self._usual[kind] = policy.learned(usual, seconds, now)
@@ -71,10 +77,15 @@ class ServerLoad:
             return self._rate_window(now)
 
     def _rate_window(self, now: float) -> Load | None:
-        times = self._rate_times
-        if len(times) < MIN_RESPONSES or now - self._rate_since < STEP_SECONDS:
+        times, failures = self._rate_times, self._rate_failures
+        if len(times) + failures < MIN_RESPONSES or now - self._rate_since < STEP_SECONDS:
             return None
-        found = Load(policy.bearing(times), policy.slowdown(times), self._rate_waited)
-        self._rate_times, self._rate_waited, self._rate_since = [], False, now
-        is_change = found.bearing is Bearing.SLOW or (found.bearing is Bearing.FLAT and found.is_limited)
+        if failures >= len(times):
+            found = Load(Bearing.FAILING, 1.0, self._rate_waited)
+        else:
+            found = Load(policy.bearing(times), policy.slowdown(times), self._rate_waited and not failures)
+        self._rate_times, self._rate_failures, self._rate_waited, self._rate_since = [], 0, False, now
+        is_change = found.bearing in (Bearing.SLOW, Bearing.FAILING) or (
+            found.bearing is Bearing.FLAT and found.is_limited
+        )
         return found if is_change else None

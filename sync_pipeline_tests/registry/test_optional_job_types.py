@@ -107,5 +107,12 @@ def test_what_cannot_be_synced_is_refused_by_name(database: Database, site: Site
             actor="me",
             reader_factory=lambda _: pytest.fail("nothing is asked"),
         )
-    with pytest.raises(ValueError, match="commits is not optional"):
-        Settings(gitlab_optional_job_types="commits")
+    assert registration.listed({"spec": "gitlab:1", "with": "foo"}, "entry 1").problem == (
+        "unknown job type 'foo'; the optional ones are: releases"
+    )
+    for name, problem in (
+        ("commits", "commits is not optional"),
+        ("foo", "'foo'; the optional ones are: rel"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            Settings(gitlab_optional_job_types=name)

@@ -14,6 +14,7 @@ from sync_pipeline.scheduling import dispatch
 from sync_pipeline.scheduling.worker import Worker
 from sync_pipeline.sync import attempt, details
 from sync_pipeline.sync import merge_requests as work
+from sync_pipeline_sandbox.gitlab import faults
 from sync_pipeline_sandbox.gitlab.generator import generate
 from sync_pipeline_tests.builders import register_project
 from sync_pipeline_tests.sync import conftest
@@ -97,3 +98,25 @@ def test_the_estimate_until_complete_is_near_the_requests_that_completion_takes(
     complete(usable)
     sent = len(usable.asked())
     assert 0.5 * sent <= left <= 2 * sent, (left, sent)
+
+
+def test_live_syncing_of_a_project_goes_on_while_its_planned_details_are_read(
+    usable: Forge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(details, "_PLANNED_AT_ONCE", 10)
+    whole = planned(usable)
+    found: list[Any] = []
+    left: list[int] = []
+
+    def visit() -> None:
+        # In the middle of a page: the completion job waits for this answer.
+        if not found:
+            found.extend(usable.both())
+            left.append(planned(usable))
+
+    usable.other_settings(max_wait_seconds=1)
+    usable.gitlab.faults.add("/discussions", faults.Do(visit), times=1, skip=25)
+    complete(usable)
+    assert [report.error for report in found] == [None, None]
+    assert 0 < left[0] < whole
+    assert planned(usable) == 0

@@ -32,8 +32,11 @@ _OF_ORIGIN = "SELECT 1 FROM scm.review_events WHERE origin = %(origin)s"
 _NOTICES = "SELECT DISTINCT notice FROM scm.sync_runs WHERE notice IS NOT NULL"
 
 
-def read_anew(forge: Forge, **settings: Any) -> dict[str, list[dict[str, Any]]]:
-    """Everything that a person's job stores of the project, from nothing."""
+def read_anew(
+    forge: Forge, trigger: Trigger = Trigger.RUNNER, **settings: Any
+) -> dict[str, list[dict[str, Any]]]:
+    """Everything that a job stores of the project, from nothing. That of a person goes on until all is
+    complete."""
     forge.conn.execute(_FORGET)
     for job_type in (MR, REVIEWS):
         watermarks.replace(
@@ -41,7 +44,7 @@ def read_anew(forge: Forge, **settings: Any) -> dict[str, list[dict[str, Any]]]:
         )
     forge.other_settings(**settings)
     forge.asked()
-    for report in forge.both(Mode.BACKFILL, **WINDOW, trigger=Trigger.RUNNER):
+    for report in forge.both(Mode.BACKFILL, **WINDOW, trigger=trigger):
         assert report.succeeded, report.error
     return forge.state()
 

@@ -553,6 +553,44 @@ def test_a_server_that_gets_slower_is_sent_less_by_all_processes(database: Datab
     assert buckets(database)["all"].bucket.rate == slower.rate
 
 
+@pytest.mark.parametrize("status", [502, 503, 504, None])
+def test_quick_errors_of_an_overloaded_server_are_no_sign_that_it_bears_more(
+    database: Database, status: int | None
+) -> None:
+    clock = Time()
+    shared = loaded(database, clock, RateLimits(50.0, 10_000, 100.0))
+    send(shared, clock, 0.1, 40)
+    before = shared.parallel()
+    send(shared, clock, 0.01, 1, status=status)
+    assert shared.parallel() == before // 2
+    for _ in range(8):
+        send(shared, clock, 0.4, 8, status=status)
+    assert shared.parallel() == 1
+    slower = buckets(database)["all"].bucket
+    assert slower.rate < 50.0
+    assert slower.rate_reason == "most requests get no response"
+    # Later the usual times are those of good responses.
+    clock.seconds += 10
+    send(shared, clock, 0.1, 400)
+    assert shared.parallel() == 16
+
+
+@pytest.mark.parametrize("status", [404, 500])
+def test_errors_of_single_objects_change_neither_the_requests_in_flight_nor_the_rate(
+    database: Database, status: int
+) -> None:
+    clock = Time()
+    shared = loaded(database, clock, RateLimits(50.0, 10_000, 100.0))
+    send(shared, clock, 0.1, 40)
+    before = shared.parallel()
+    send(shared, clock, 0.001, 400, status=status)
+    assert shared.parallel() == before
+    # Quick errors do not make good responses look slow.
+    send(shared, clock, 0.1, 400)
+    assert shared.parallel() == 16
+    assert buckets(database)["all"].bucket.rate == 50.0
+
+
 def test_the_rate_rises_above_the_start_only_where_the_settings_name_none() -> None:
     free = gitlab_limits(Settings(gitlab_postgres_rate_limit_rate=None))
     assert (free.rate, free.ceiling, free.share) == (10.0, 100.0, 0.5)

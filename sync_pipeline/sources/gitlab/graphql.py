@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sync_pipeline.core.errors import AccessDenied, AnswerCut, Permanent, SourceGone, Transient
-from sync_pipeline.sources.gitlab.responses import redact
+from sync_pipeline.sources.gitlab.responses import short_message
 from sync_pipeline.sources.gitlab.transport import Client
 
 REFUSED = "graphql_refused"
@@ -102,7 +102,6 @@ _LIMIT = re.compile(r"\b(complexity|depth|time(d)?[ -]?out)\b", re.IGNORECASE)
 # Errors of one answer that may be smaller next time, and those of a server without this GraphQL.
 _SMALLER = frozenset({"server_error", "timeout", "incomplete", "content_too_large"})
 _NOT_THERE = frozenset({"not_json", "redirect", "blocked", "bad_request", "denied", "scope"})
-_LONGEST_MESSAGE = 200
 
 Path = tuple[Any, ...]
 
@@ -135,9 +134,10 @@ def ask(client: Client, query: str, variables: Mapping[str, Any]) -> QueryResult
             raise
         lacking = unknown_fields(data)
         if not lacking:
-            return result_of(data)
+            return result_of(data, instance.token())
         if lacking <= unknown or not lacking <= OPTIONAL_FIELDS:
-            raise Permanent(f"the server does not know {', '.join(sorted(lacking))}", code=REFUSED)
+            names = short_message(", ".join(sorted(lacking)), instance.token())
+            raise Permanent(f"the server does not know {names}", code=REFUSED)
         instance.unknown_fields = instance.unknown_fields | lacking
 
 
@@ -161,12 +161,13 @@ def unknown_fields(data: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def result_of(data: Any) -> QueryResult:
-    """The meaning of a response with status 200. Raises as :func:`ask` does."""
+def result_of(data: Any, *secrets: str) -> QueryResult:
+    """The meaning of a response with status 200. Raises as :func:`ask` does, with the server's message but
+    without ``secrets``."""
     content = data.get("data") if isinstance(data, dict) else None
     failed: list[Path] = []
     for error in _errors(data):
-        message = redact(str(error.get("message") or "an error without a message"))[:_LONGEST_MESSAGE]
+        message = short_message(str(error.get("message") or "an error without a message"), *secrets)
         if _LIMIT.search(message):
             raise Transient(message, code=TOO_LARGE)
         path = error.get("path")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -177,27 +177,33 @@ def is_json(headers: Mapping[str, str]) -> bool:
     return kind == "application/json" or kind.endswith("+json")
 
 
-def error_message(body: bytes) -> str:
-    """The message of an error body, as one short line; empty if there is none."""
+def error_message(body: bytes, *secrets: str) -> str:
+    """The message of an error body, as one short line without ``secrets``; empty if there is none."""
     try:
         data = parsed(body)
     except ValueError:
         return ""
     if not isinstance(data, dict):
-        return _line(data)
-    parts = [_line(data.get("message") or data.get("error") or data.get("errors"))]
-    parts.append(_line(data.get("error_description")))
+        return _line(data, secrets)
+    parts = [_line(data.get("message") or data.get("error") or data.get("errors"), secrets)]
+    parts.append(_line(data.get("error_description"), secrets))
     return ": ".join(part for part in parts if part)
 
 
-def _line(value: Any) -> str:
+def _line(value: Any, secrets: Collection[str]) -> str:
     if value is None:
         return ""
     if isinstance(value, dict):
-        value = "; ".join(f"{key}: {_line(item)}" for key, item in value.items())
+        value = "; ".join(f"{key}: {_line(item, secrets)}" for key, item in value.items())
     elif isinstance(value, list):
-        value = "; ".join(_line(item) for item in value)
-    return " ".join(_UNPRINTABLE.sub(" ", str(value)).split())[:200]
+        value = "; ".join(_line(item, secrets) for item in value)
+    return short_message(str(value), *secrets)
+
+
+def short_message(text: str, *secrets: str) -> str:
+    """At most 200 printable characters of ``text``, without secrets as :func:`redact` removes them. A secret
+    is removed before the text is cut, so that no part of it stays."""
+    return " ".join(_UNPRINTABLE.sub(" ", redact(text, *secrets)).split())[:200]
 
 
 def error_from(
@@ -213,7 +219,7 @@ def error_from(
     ``secrets`` are removed from the server's message. ``proxy`` is the proxy of the request, which may have
     sent a response that is not JSON.
     """
-    words = redact(error_message(body), *secrets)
+    words = error_message(body, *secrets)
     known = bool(words)
     tail = f" ({words})" if known else ""
     lower = words.lower()
