@@ -258,9 +258,10 @@ class _Request:
         return commit_value(row) | {"author": lambda _: user_value(next(found, None))}
 
     def _note_list(self, notes: Sequence[Note], **page: Any) -> Row:
-        return connection(notes, self._note, lambda one: [int(one.row["id"] or 0)], "note", down=False, **page)
-            notes, self._note, lambda note: [int(note.row["id"] or 0)], "note", down=False, **page
-        )
+        def number(note: Note) -> list[int]:
+            return [int(note.row["id"] or 0)]
+
+        return connection(notes, self._note, number, "note", down=False, **page)
 
     def _note(self, note: Note) -> Row:
         return note_value(self.project, self.request, note) | {
