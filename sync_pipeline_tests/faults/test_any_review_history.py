@@ -365,6 +365,12 @@ class Scenario:
         self.log.append(f"<{how} {trouble} graphql={forge.settings.gitlab.graphql}>")
         if chance.random() < 0.3:
             self.time_passes()
+        members = dict(forge.group.members)
+        if chance.random() < 0.15:
+            # The token does not see internal notes.
+            self.log.append("<as a guest>")
+            forge.project.visibility = "public"
+            forge.group.members.clear()
         if how == "sensor":
             forge.both()
         elif how == "runner":
@@ -381,6 +387,7 @@ class Scenario:
             forge.commits()
         else:
             forge.syncer.run(forge.request(MR if how == "mrs" else REVIEWS))
+        forge.group.members.update(members)
         forge.gitlab.faults.clear()
         forge.gitlab.behaviour.graphql = GraphQL()
         self.check()
