@@ -182,9 +182,10 @@ SELECT r.mr_iid, r.mr_updated_at
                       AND o.natural_key = r.mr_iid::text AND o.resolved_at IS NULL)
 
 -- name: known
--- Reads what is stored of some merge requests and their reviews, for the decision which details are read.
+-- Reads what is stored of some merge requests and their reviews, for the decision which details are read. The
+-- head is that of the latest reading of the review: none if the merge request was written since.
 SELECT s.iid, r.mr_updated_at, coalesce(r.whole, '{}') AS whole,
-       m.status, m.labels, m.milestone, m.head_sha,
+       m.status, m.labels, m.milestone, CASE WHEN m.batch_id <= r.batch_id THEN m.head_sha END AS head_sha,
        ARRAY(SELECT o.detail FROM scm.deferred_fetches AS o
               WHERE o.repo_id = %(repo_id)s AND o.job_type = 'reviews' AND o.natural_key = s.iid::text
                 AND o.resolved_at IS NULL) AS deferred,

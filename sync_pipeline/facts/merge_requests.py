@@ -28,7 +28,8 @@ Commits = tuple[CommitRow, ...]
 
 # The upsert. The newer version of the source wins, then the later observation. A stored time in the server's
 # future is no newer version: that clock was set back, or the time was wrong. Columns of versions, and sets of
-# children, stay if they were not read. Equal content changes nothing.
+# children, stay if they were not read. A version that was read may have no merge base. Equal content changes
+# nothing.
 _UPSERT = MERGE_REQUESTS.sql("""
 INSERT INTO scm.mrs AS t (repo_id, {columns}, batch_id)
 SELECT %(repo_id)s, {columns}, %(batch_id)s
@@ -36,11 +37,14 @@ SELECT %(repo_id)s, {columns}, %(batch_id)s
  ORDER BY iid
 ON CONFLICT (repo_id, iid, replaced_id) DO UPDATE
    SET {excluded},
-       base_sha = CASE WHEN t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+       base_sha = CASE WHEN EXCLUDED.versions_hash IS NULL
+                        AND t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
                        THEN coalesce(EXCLUDED.base_sha, t.base_sha) ELSE EXCLUDED.base_sha END,
-       start_sha = CASE WHEN t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+       start_sha = CASE WHEN EXCLUDED.versions_hash IS NULL
+                         AND t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
                         THEN coalesce(EXCLUDED.start_sha, t.start_sha) ELSE EXCLUDED.start_sha END,
-       changes_count = CASE WHEN t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
+       changes_count = CASE WHEN EXCLUDED.versions_hash IS NULL
+                             AND t.head_sha IS NOT DISTINCT FROM EXCLUDED.head_sha
                             THEN coalesce(EXCLUDED.changes_count, t.changes_count)
                             ELSE EXCLUDED.changes_count END,
        raw = CASE WHEN t.content_hash = EXCLUDED.content_hash THEN t.raw ELSE EXCLUDED.raw END,
@@ -53,6 +57,9 @@ ON CONFLICT (repo_id, iid, replaced_id) DO UPDATE
         OR (t.updated_at > %(server_now)s AND t.read_at < %(begun)s))
    AND (t.content_hash <> EXCLUDED.content_hash
         OR t.deleted_at IS NOT NULL
+        OR (EXCLUDED.versions_hash IS NOT NULL
+            AND (EXCLUDED.base_sha, EXCLUDED.start_sha, EXCLUDED.changes_count)
+                IS DISTINCT FROM (t.base_sha, t.start_sha, t.changes_count))
         OR coalesce(EXCLUDED.base_sha, t.base_sha) IS DISTINCT FROM t.base_sha
         OR coalesce(EXCLUDED.start_sha, t.start_sha) IS DISTINCT FROM t.start_sha
         OR coalesce(EXCLUDED.changes_count, t.changes_count) IS DISTINCT FROM t.changes_count

@@ -33,6 +33,12 @@ stored at the usable level, and the rest is planned."""
 ABOUT_APPROVALS = frozenset({"approve", "unapprove"})
 """The kinds of notes about approvals."""
 
+ABOUT_REVIEWERS = frozenset({"reviewer_assign"})
+"""The kinds of notes about people who are asked for a review."""
+
+ABOUT_VERSIONS = frozenset({"push", "retarget"})
+"""The kinds of notes about what makes a new version."""
+
 CONFIRM_AFTER = timedelta(hours=1)
 """Time before a list without a sign of a change is read again. Several updates within it cost one reading."""
 
@@ -42,13 +48,14 @@ _RECENT = timedelta(days=90)
 @dataclass(frozen=True, slots=True)
 class SeenReview:
     """The part of a review that GraphQL shows. ``same_notes``: its notes are the stored ones, at the
-    precision of a second. ``approval_notes`` are the ids of its notes about approvals. ``approvers`` and
-    ``reviewers`` are None where they did not come. ``is_entangled``: a system note, of GraphQL or stored, may
-    repeat a state, label or milestone event.
+    precision of a second. ``approval_notes`` and ``reviewer_notes`` are the ids of its notes about approvals
+    and about who is asked for a review. ``approvers`` and ``reviewers`` are None where they did not come.
+    ``is_entangled``: a system note, of GraphQL or stored, may repeat a state, label or milestone event.
     """
 
     same_notes: bool
     approval_notes: frozenset[str]
+    reviewer_notes: frozenset[str]
     approvers: frozenset[str] | None
     reviewers: Mapping[str, str | None] | None
     is_entangled: bool
@@ -105,11 +112,14 @@ def plan_by_graphql(
         # The server says that nobody approves. The list would be empty too.
         kept.add(APPROVALS)
     else:
-        no_note = seen.approval_notes == _approval_notes(stored)
+        no_note = seen.approval_notes == _notes_about(stored, ABOUT_APPROVALS)
         sort(APPROVALS, no_note and seen.approvers == stored.approvers)
     if row.reviewers:
         listed = {who(person) for person in row.reviewers}
-        sort(REVIEWERS, seen.reviewers == stored.reviewers and listed == set(stored.reviewers))
+        # Somebody who was removed and is asked again has a new time.
+        no_note = seen.reviewer_notes == _notes_about(stored, ABOUT_REVIEWERS)
+        is_same = seen.reviewers == stored.reviewers and listed == set(stored.reviewers)
+        sort(REVIEWERS, no_note and is_same)
     if seen.is_entangled and changed & {NOTES, *EVENTS}:
         # Which note repeats which event is decided with all of them.
         together = {NOTES, *EVENTS} - (kept & {MILESTONE_EVENTS})
@@ -127,11 +137,13 @@ def needs_approvals(row: MergeRequestRow, stored: StoredReview, notes: Mapping[s
     if APPROVALS not in stored.complete:
         return "approve" in notes.values() or bool(stored.approvers)
     about = {event_id for event_id, kind in notes.items() if kind in ABOUT_APPROVALS}
-    return about != _approval_notes(stored) or (bool(stored.approvers) and row.head_sha != stored.head_sha)
+    return about != _notes_about(stored, ABOUT_APPROVALS) or (
+        bool(stored.approvers) and row.head_sha != stored.head_sha
+    )
 
 
-def _approval_notes(stored: StoredReview) -> set[str]:
-    return {key for key, note in stored.notes.items() if note["event_type"] in ABOUT_APPROVALS}
+def _notes_about(stored: StoredReview, kinds: frozenset[str]) -> set[str]:
+    return {key for key, note in stored.notes.items() if note["event_type"] in kinds}
 
 
 def priority(row: MergeRequestRow, now: datetime) -> int:

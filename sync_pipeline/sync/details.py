@@ -11,14 +11,16 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
+from typing import Any
 
 from sync_pipeline.core.errors import Cancelled, SyncError
 from sync_pipeline.core.gitlab_rows import (
     CommitRow,
     MergeRequestPage,
     MergeRequestRow,
+    Origin,
     ReviewEventRow,
     ReviewPage,
     ReviewSet,
@@ -113,10 +115,9 @@ class DetailReader:
         state.is_small = len(asked) <= levels.AT_ONCE
         by_rest = sum(row.iid not in state.seen for row in asked)
         for part in [page] if state.is_small or by_rest <= levels.AT_ONCE else parts_of(page):
-            yield (
-                self._children(part, state),
-                self._reviews(part, state) if JobType.REVIEWS in job_types else None,
-            )
+            # Reviews come first, because notes show that there are new versions.
+            reviewed = self._reviews(part, state) if JobType.REVIEWS in job_types else None
+            yield self._children(part, state, reviewed), reviewed
 
     def _look_up(self, page: MergeRequestPage, job_types: Collection[JobType], state: _State) -> None:
         """Read what is stored of the rows of ``page``."""
@@ -126,7 +127,7 @@ class DetailReader:
                     ids = {row.iid: row.mr_id for row in page.rows}
                     state.heads = merge_requests.stored_heads(conn, self._repo_id, ids)
                 state.stale = {
-                    row.iid for row in page.rows if _needs_children(row, state.heads.get(row.iid), None)
+                    row.iid for row in page.rows if _may_need_children(row, state.heads.get(row.iid))
                 }
             if JobType.REVIEWS in job_types:
                 refused = self._refusals[JobType.REVIEWS].refused
@@ -145,12 +146,16 @@ class DetailReader:
             self._batches = BatchReader(self._client, info.project_id, info.path)
         return self._batches.read(rows)
 
-    def _children(self, page: MergeRequestPage, state: _State) -> MergeRequestPage:
+    def _children(
+        self, page: MergeRequestPage, state: _State, reviewed: ReviewPage | SyncError | None
+    ) -> MergeRequestPage:
+        stale = [row for row in page.rows if row.iid in state.stale]
+        # Those that were never read are read anyway.
+        notes = self._notes([row for row in stale if row.iid in state.heads], state, reviewed)
         rows = [
             row
-            for row in page.rows
-            if row.iid in state.stale
-            and _needs_children(row, state.heads.get(row.iid), state.seen.get(row.iid))
+            for row in stale
+            if _needs_children(row, state.heads.get(row.iid), state.seen.get(row.iid), notes.get(row.iid))
         ]
         now = {row.iid for row in rows if state.is_now(row)}
         details = set(_CHILDREN) - self._refusals[JobType.MERGE_REQUESTS].refused
@@ -161,6 +166,34 @@ class DetailReader:
             self._reader.complete(page, now) if state.is_repair else self._reader.complete(page, now, known)
         )
         return replace(found, deferred=(*found.deferred, *later))
+
+    def _notes(
+        self, rows: Sequence[MergeRequestRow], state: _State, reviewed: ReviewPage | SyncError | None
+    ) -> dict[int, list[_Note]]:
+        """The notes about versions of those of ``rows`` of which all notes are known as of their update."""
+        came = {
+            one.mr_iid: one.events
+            for one in (reviewed.rows if isinstance(reviewed, Page) else ())
+            if Origin.NOTE in one.whole
+        }
+        came |= {iid: one.review.events for iid, one in state.seen.items()}
+        left = [row for row in rows if row.iid not in came]
+        stored = dict(state.stored)
+        if unknown := [row for row in rows if row.iid not in stored]:
+            with self._database.connection() as conn:
+                stored |= reviews.stored_reviews(conn, self._repo_id, unknown)
+        notes = {
+            row.iid: [_stored_note(one) for one in stored[row.iid].notes.values()]
+            for row in left
+            if stored[row.iid].read_as_of == row.updated_at and levels.NOTES in stored[row.iid].complete
+        }
+        for row in rows:
+            known = stored[row.iid].notes
+            if row.iid in came:
+                notes[row.iid] = [_best_note(one, known.get(one.event_id)) for one in came[row.iid]]
+        return {
+            iid: [one for one in found if one.kind in levels.ABOUT_VERSIONS] for iid, found in notes.items()
+        }
 
     def _known_commits(
         self, seen: Mapping[int, BatchReview], rows: Sequence[MergeRequestRow]
@@ -403,18 +436,56 @@ class _State:
         return self.is_small or row.iid not in self.seen
 
 
-def _needs_children(row: MergeRequestRow, stored: StoredHead | None, seen: BatchReview | None) -> bool:
-    """Whether versions and commits of ``row`` have to be read, after what GraphQL showed of it, if it did."""
-    head = (row.head_sha, row.target_branch)
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """A note as far as it shows a new version. Times are exact, or in whole seconds."""
+
+    kind: str
+    at: datetime | None
+    is_exact: bool
+
+    def may_be_after(self, moment: datetime) -> bool:
+        if self.at is None or self.is_exact:
+            return self.at is None or self.at > moment
+        return self.at >= moment.replace(microsecond=0)
+
+
+def _stored_note(stored: Mapping[str, Any]) -> _Note:
+    return _Note(stored["event_type"], stored["ts"], stored["time_precision"] == "millisecond")
+
+
+def _best_note(row: ReviewEventRow, stored: Mapping[str, Any] | None) -> _Note:
+    if stored is not None and stored["time_precision"] == "millisecond":
+        return _stored_note(stored)
+    return _Note(row.kind, row.occurred_at, row.time_precision == "millisecond")
+
+
+def _may_need_children(row: MergeRequestRow, stored: StoredHead | None) -> bool:
+    """Whether versions and commits of ``row`` may have to be read: False if nothing changed since."""
     if stored is None or stored.has_failed:
         return True
+    head = (row.head_sha, row.target_branch)
     if stored.is_planned:
         return stored.listed != head
-    if stored.children != head:
+    return stored.children != head or row.updated_at > stored.updated_at
+
+
+def _needs_children(
+    row: MergeRequestRow, stored: StoredHead | None, seen: BatchReview | None, notes: Sequence[_Note] | None
+) -> bool:
+    """Whether versions and commits have to be read, of a ``row`` that may need it. ``seen`` is what GraphQL
+    showed of it. ``notes`` are those about versions; None: not all are known.
+
+    Several pushes, or changes of the target, may end with the head and target that were there before."""
+    if stored is None or stored.has_failed or stored.is_planned:
+        return True
+    if stored.children != (row.head_sha, row.target_branch):
+        return True
+    if notes is None or any(one.may_be_after(stored.updated_at) for one in notes):
         return True
     if seen is not None and seen.diff_refs is not None and seen.diff_refs[2] == row.head_sha:
         return seen.diff_refs[:2] != (stored.base_sha, stored.start_sha)
-    return stored.is_unsure and row.updated_at > stored.updated_at
+    return stored.is_unsure
 
 
 def _seen_review(
@@ -424,12 +495,17 @@ def _seen_review(
     ids = {event.event_id for event in review.events}
     comments = sum(not event.is_system for event in review.events)
     return SeenReview(
+        # Two updates in one second look the same.
         same_notes=not news
+        and (stored.read_as_of == row.updated_at or _second(stored.read_as_of) != _second(row.updated_at))
         and ids == set(stored.notes)
         and not review.quarantined
         and row.user_notes_count in (None, comments),
         approval_notes=frozenset(
             event.event_id for event in review.events if event.kind in levels.ABOUT_APPROVALS
+        ),
+        reviewer_notes=frozenset(
+            event.event_id for event in review.events if event.kind in levels.ABOUT_REVIEWERS
         ),
         approvers=None
         if review.approvals is None
@@ -439,6 +515,10 @@ def _seen_review(
         else {who(one.person): one.state for one in review.reviewers},
         is_entangled=_is_entangled(review.events, stored),
     )
+
+
+def _second(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.replace(microsecond=0)
 
 
 def _is_entangled(events: Iterable[ReviewEventRow], stored: StoredReview) -> bool:

@@ -373,6 +373,21 @@ class GitLab(Namespaces):
             if bump:
                 request.updated_at = self.clock.now()
 
+    def retarget(self, project: Project, request: MergeRequest, user: Row, target: str) -> None:
+        """Change the target branch: the server writes a note and compares anew."""
+        with self.lock:
+            now = self.clock.now()
+            old, request.row["target_branch"] = request.row["target_branch"], target
+            self.system_note(request, user, f"changed target branch from `{old}` to `{target}`", now)
+            self.compare(project, request)
+
+    def compare(self, project: Project, request: MergeRequest) -> None:
+        """Compare a merge request anew, as after a forced push of its target branch."""
+        with self.lock:
+            now = self.clock.now()
+            self._add_version(project, request, now)
+            request.updated_at = now
+
     def touch(self, request: MergeRequest, moment: datetime | None = None) -> None:
         """Move ``updated_at`` and nothing else."""
         with self.lock:

@@ -26,6 +26,7 @@ STORED = StoredReview(
 SEEN = SeenReview(
     same_notes=True,
     approval_notes=frozenset({"note:1"}),
+    reviewer_notes=frozenset(),
     approvers=frozenset({"1"}),
     reviewers={},
     is_entangled=False,

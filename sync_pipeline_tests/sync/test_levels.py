@@ -243,13 +243,84 @@ def test_a_new_comparison_of_the_same_head_is_read(forge: Forge, opened: MergeRe
 def test_versions_by_head_and_target_alone_would_miss_a_new_comparison(
     forge: Forge, opened: MergeRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def by_head(row: Any, stored: Any, seen: Any) -> bool:
+    def by_head(row: Any, stored: Any, *_: Any) -> bool:
         return stored is None or stored.children != (row.head_sha, row.target_branch)
 
     monkeypatch.setattr(details, "_needs_children", by_head)
     compared_anew(forge, opened)
     assert live(forge)["versions"] == 0
     assert len(forge.rows("SELECT 1 FROM scm.mr_versions")) == 1
+
+
+@pytest.mark.parametrize("graphql", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("deed", ["push", "retarget"])
+def test_versions_between_two_equal_comparisons_are_read(
+    forge: Forge, opened: MergeRequest, deed: str, together: bool, graphql: bool
+) -> None:
+    """A push, or another target, and back: head, target and comparison are as before."""
+    assert forge.commits().succeeded
+    before = forge.git.resolve("refs/heads/topic")
+    base = forge.git.resolve("refs/heads/main")
+    assert base is not None
+    forge.git.set_ref("refs/heads/dev", base)
+    forge.tick()
+    live(forge)
+    forge.tick()
+    if deed == "push":
+        after = forge.gitlab.push(forge.project, "topic", "Oops\n", files={"b": "2\n"})
+        forge.git.set_ref("refs/heads/topic", before)
+        forge.gitlab.pushed(forge.project, "topic", after, before)
+    else:
+        forge.gitlab.retarget(forge.project, opened, forge.user, "dev")
+        forge.gitlab.retarget(forge.project, opened, forge.user, "main")
+    forge.tick()
+    forge.other_settings(gitlab_graphql=graphql)
+    # Where the reviews were read before, the notes are stored already.
+    for report in forge.both() if together else map(forge.syncer.run, map(forge.request, (REVIEWS, MR))):
+        assert report.succeeded, report.error
+    assert len(forge.rows("SELECT 1 FROM scm.mr_versions")) == 3
+    # A comment afterwards costs no list of versions.
+    forge.gitlab.comment(opened, forge.other, "One more")
+    assert live(forge, gitlab_graphql=True)["versions"] == 0
+
+
+def test_a_comparison_without_a_common_commit_has_no_base(forge: Forge, opened: MergeRequest) -> None:
+    sha = forge.git.commit("unrelated", "Another beginning\n", files={"z": "1\n"})
+    forge.git.set_ref("refs/heads/dev", sha)
+    forge.gitlab.retarget(forge.project, opened, forge.user, "dev")
+    live(forge)
+    (row,) = forge.rows("SELECT base_sha, start_sha FROM scm.mrs")
+    assert (row["base_sha"], row["start_sha"]) == (None, sha)
+
+
+@pytest.mark.parametrize("graphql", [True, False])
+def test_approvals_that_a_push_took_away_are_closed_after_a_job_without_reviews(
+    forge: Forge, opened: MergeRequest, graphql: bool
+) -> None:
+    pushed(forge, opened)
+    forge.tick()
+    forge.other_settings(gitlab_graphql=graphql)
+    # This one stores the new head.
+    assert forge.syncer.run(forge.request(MR)).succeeded
+    assert forge.syncer.run(forge.request(REVIEWS)).succeeded
+    assert forge.rows("SELECT 1 FROM scm.mr_approvals WHERE closed_at IS NULL") == []
+
+
+@pytest.mark.parametrize("graphql", [True, False])
+def test_a_reviewer_who_is_removed_and_asked_again_has_the_new_time(
+    forge: Forge, opened: MergeRequest, graphql: bool
+) -> None:
+    query = "SELECT requested_at FROM scm.mr_reviewers WHERE closed_at IS NULL"
+    forge.gitlab.request_review(opened, forge.user, forge.other)
+    live(forge)
+    (before,) = forge.rows(query)
+    forge.tick(seconds=0.25)
+    forge.gitlab.remove_reviewer(opened, forge.user, forge.other)
+    forge.gitlab.request_review(opened, forge.user, forge.other)
+    live(forge, gitlab_graphql=graphql)
+    (now,) = forge.rows(query)
+    assert now["requested_at"] > before["requested_at"]
 
 
 @pytest.mark.parametrize("place", ["project", "group"])

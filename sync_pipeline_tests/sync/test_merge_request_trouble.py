@@ -133,10 +133,7 @@ def test_a_lifted_tombstone_has_its_children_read_again(forge: Forge) -> None:
     forge.asked()
     forge.both()
     asked = forge.asked("/merge_requests/1/")
-    assert [path.rpartition("/")[2] for path in asked if "versions" in path or "approvals" in path] == [
-        "versions",
-        "approvals",
-    ]
+    assert {path.rpartition("/")[2] for path in asked} >= {"versions", "approvals"}
 
 
 def test_what_a_merge_request_owes_that_was_never_stored_ends_when_it_is_gone(forge: Forge) -> None:
