@@ -182,6 +182,21 @@ POINTS_OF_PROOF = {
     " EXECUTE FUNCTION scm.fuse(1)",
 }
 
+POINTS_OF_FIRST_READS = {
+    "planning details": "AFTER INSERT ON scm.deferred_fetches FOR EACH ROW EXECUTE FUNCTION scm.fuse(150)",
+    "reading planned details": "AFTER UPDATE ON scm.deferred_fetches FOR EACH ROW"
+    " WHEN (NEW.resolved_at IS NOT NULL) EXECUTE FUNCTION scm.fuse(20)",
+    "committing planned details": "AFTER UPDATE ON scm.deferred_fetches DEFERRABLE INITIALLY DEFERRED"
+    " FOR EACH ROW WHEN (NEW.resolved_at IS NOT NULL) EXECUTE FUNCTION scm.fuse(20)",
+    "storing the third page": "AFTER INSERT ON scm.git_commits FOR EACH ROW EXECUTE FUNCTION scm.fuse(230)",
+    "ending the list": "AFTER UPDATE ON scm.ref_walks FOR EACH ROW WHEN (NEW.tip = '')"
+    " EXECUTE FUNCTION scm.fuse(2)",
+    "walking for holes": "AFTER INSERT ON scm.ref_walks FOR EACH ROW WHEN (NEW.tip <> '')"
+    " EXECUTE FUNCTION scm.fuse(1)",
+    "proving": "AFTER UPDATE ON scm.ref_walks FOR EACH ROW WHEN (NEW.completed_at IS NOT NULL)"
+    " EXECUTE FUNCTION scm.fuse(1)",
+}
+
 
 @dataclass
 class Worker:
@@ -263,7 +278,7 @@ def catching(database_url: str, warm: Starter) -> Iterator[Start]:
 
         def begin(job: Job, point: str = "", facts: str = "", path: Path | None = None) -> Worker:
             if point:
-                place = (POINTS | POINTS_OF_PROOF)[point]
+                place = (POINTS | POINTS_OF_PROOF | POINTS_OF_FIRST_READS)[point]
                 kind = "CONSTRAINT TRIGGER" if "DEFERRABLE" in place else "TRIGGER"
                 conn.execute(f"CREATE {kind} fuse {place.format(facts=facts)}")
                 conn.execute("SELECT pg_advisory_lock(4711)")

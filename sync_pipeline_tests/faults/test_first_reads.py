@@ -17,7 +17,6 @@ from sync_pipeline.ledger import integrity_checks
 from sync_pipeline_sandbox.gitlab import DEVELOPER, GitLab, GitRepository, serve
 from sync_pipeline_sandbox.gitlab.generator import generate
 from sync_pipeline_tests.builders import register_project
-from sync_pipeline_tests.faults import processes
 from sync_pipeline_tests.faults.processes import Start, Subject, Subjects, catching
 from sync_pipeline_tests.faults.whole_state import whole_state
 from sync_pipeline_tests.faults.worker import Job
@@ -55,20 +54,6 @@ SELECT c.commit_sha FROM scm.git_commits AS c JOIN scm.ref_walks AS w USING (wal
  WHERE w.completed_at IS NOT NULL
    AND NOT EXISTS (SELECT FROM scm.git_commits AS o WHERE o.repo_id = c.repo_id AND o.commit_sha = p.sha)
 """
-processes.POINTS |= {
-    "planning details": "AFTER INSERT ON scm.deferred_fetches FOR EACH ROW EXECUTE FUNCTION scm.fuse(150)",
-    "reading planned details": "AFTER UPDATE ON scm.deferred_fetches FOR EACH ROW"
-    " WHEN (NEW.resolved_at IS NOT NULL) EXECUTE FUNCTION scm.fuse(20)",
-    "committing planned details": "AFTER UPDATE ON scm.deferred_fetches DEFERRABLE INITIALLY DEFERRED"
-    " FOR EACH ROW WHEN (NEW.resolved_at IS NOT NULL) EXECUTE FUNCTION scm.fuse(20)",
-    "storing the third page": "AFTER INSERT ON scm.git_commits FOR EACH ROW EXECUTE FUNCTION scm.fuse(230)",
-    "ending the list": "AFTER UPDATE ON scm.ref_walks FOR EACH ROW WHEN (NEW.tip = '')"
-    " EXECUTE FUNCTION scm.fuse(2)",
-    "walking for holes": "AFTER INSERT ON scm.ref_walks FOR EACH ROW WHEN (NEW.tip <> '')"
-    " EXECUTE FUNCTION scm.fuse(1)",
-    "proving": "AFTER UPDATE ON scm.ref_walks FOR EACH ROW WHEN (NEW.completed_at IS NOT NULL)"
-    " EXECUTE FUNCTION scm.fuse(1)",
-}
 
 
 @pytest.fixture(scope="module")

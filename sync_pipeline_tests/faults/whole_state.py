@@ -31,7 +31,15 @@ TABLES: dict[str, tuple[str, ...]] = {
     "review_events": ("id", "mr_id", "batch_id", "first_seen_at", "stored_at"),
     "quarantine": ("quarantine_id", "batch_id", "created_at", "last_seen_at"),
     "obligations": ("deferred_fetch_id", "not_before", "created_at"),
-    "sync_watermarks": ("verified_at", "swept_at", "access_since", "visited_at", "updated_at"),
+    # A visit that did not ask for the project says of its own time that activity was read up to it.
+    "sync_watermarks": (
+        "verified_at",
+        "swept_at",
+        "access_since",
+        "visited_at",
+        "updated_at",
+        "activity_at",
+    ),
 }
 
 # Moments of the database's clock that say by being there that something happened.
