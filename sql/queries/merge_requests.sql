@@ -60,18 +60,6 @@ WITH settled AS (
 UPDATE scm.quarantine SET resolved_at = now()
  WHERE repo_id = %(repo_id)s AND job_type = %(job_type)s AND resolved_at IS NULL AND natural_key = %(key)s
 
--- name: known_heads
--- Lists merge requests whose versions and commits need not be read again. Those with a deferred fetch or a
--- tombstone are left out.
-SELECT m.iid, m.children_head, m.children_target
-  FROM scm.mrs AS m
- WHERE m.repo_id = %(repo_id)s AND m.iid = ANY (%(iids)s) AND m.replaced_id = 0
-   AND m.children_head IS NOT NULL AND m.deleted_at IS NULL
-   AND (%(ids)s::bigint[] IS NULL OR m.gitlab_id = ANY (%(ids)s))
-   AND NOT EXISTS (SELECT FROM scm.deferred_fetches AS o
-                    WHERE o.repo_id = m.repo_id AND o.job_type = 'merge_requests'
-                      AND o.natural_key = m.iid::text AND o.resolved_at IS NULL)
-
 -- name: stored_heads
 -- Reads for which head, target branch and comparison the versions and commits of merge requests are stored,
 -- or planned to be read. GitLab makes a new comparison when the target branch of an open one moves past it,

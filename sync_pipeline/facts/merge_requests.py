@@ -232,18 +232,6 @@ def delete_unlisted(conn: Connection, repo_id: int, job_type: JobType, key: str)
     conn.execute(_SQL["delete_unlisted"], {"repo_id": repo_id, "job_type": str(job_type), "key": key})
 
 
-def known_heads(
-    conn: Connection, repo_id: int, iids: Iterable[int], ids: Iterable[int] | None = None
-) -> dict[int, tuple[str | None, str | None]]:
-    """Head and target branch for which versions and commits of these merge requests are stored. Merge
-    requests without them, or with a deferred fetch of them, are left out. With ``ids``, so are those that
-    have another ``gitlab_id``.
-    """
-    params = {"repo_id": repo_id, "iids": list(iids), "ids": None if ids is None else list(ids)}
-    rows = conn.execute(_SQL["known_heads"], params)
-    return {row["iid"]: (row["children_head"], row["children_target"]) for row in rows}
-
-
 @dataclass(frozen=True, slots=True)
 class StoredHead:
     """The stored state of the versions and commits of a merge request. ``children`` are the head and target

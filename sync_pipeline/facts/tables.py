@@ -103,10 +103,6 @@ class Table:
                 found.append(name)
         return tuple(found)
 
-    def stored_names(self) -> tuple[str, ...]:
-        """The names of ``{columns}`` of :meth:`sql`, in their order."""
-        return tuple(name for name, _ in self._stored())
-
     def sql(self, template: str) -> str:
         """The statement of ``template``, with lists of columns in place of these names:
 

@@ -73,6 +73,17 @@ def age(conn: Connection, hours: int, *iids: int) -> None:
     )
 
 
+def known_heads(conn: Connection, repo: int) -> dict[int, tuple[str | None, str | None]]:
+    """Head and target of the merge requests whose versions and commits need not be read again."""
+    rows = conn.execute("SELECT iid, gitlab_id FROM scm.mrs WHERE replaced_id = 0").fetchall()
+    stored = merge_requests.stored_heads(conn, repo, {row["iid"]: row["gitlab_id"] for row in rows})
+    return {
+        iid: one.children
+        for iid, one in stored.items()
+        if one.children[0] is not None and not (one.has_failed or one.is_planned)
+    }
+
+
 def test_the_same_merge_requests_again_change_nothing_but_when_they_were_read(database: Database) -> None:
     rows = [whole(1), whole(2, state="merged"), merge_request(3, state="locked")]
     with database.connection() as conn:
@@ -165,7 +176,7 @@ def test_the_newer_version_of_the_source_wins_then_the_later_look(database: Data
         assert store(conn, repo, older, same_time, older) == Counts(read=1, updated=1)
         stored = one(conn)
         assert [stored[c] for c in ("title", "raw", "version")] == ["same time", {"n": 3}, 2]
-        assert merge_requests.known_heads(conn, repo, [1]) == {1: (sha("head"), "main")}
+        assert known_heads(conn, repo) == {1: (sha("head"), "main")}
 
 
 def test_a_copy_without_children_keeps_them_and_what_only_they_say(database: Database) -> None:
@@ -182,7 +193,7 @@ def test_a_copy_without_children_keeps_them_and_what_only_they_say(database: Dat
         # With another head the old values would be false.
         assert store(conn, repo, merge_request(1, "pushed")) == Counts(read=1, updated=1)
         assert [one(conn)[k] for k in keys] == [None, None, None, sha("head")]
-        assert merge_requests.known_heads(conn, repo, [1]) == {1: (sha("head"), "main")}
+        assert known_heads(conn, repo) == {1: (sha("head"), "main")}
 
 
 def test_a_changed_set_of_children_is_an_update_and_replaces_the_whole_set(database: Database) -> None:
@@ -222,7 +233,7 @@ def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_deferred(datab
         quarantine.defer(conn, repo_id=repo, job_type=MR, fetches=deferred)
         half = replace(whole(1), commits=None)
         store(conn, repo, half, deferred=[missing])
-        assert merge_requests.known_heads(conn, repo, [1, 2, 3]) == {}
+        assert known_heads(conn, repo) == {}
         assert one(conn)["children_head"] is None
         assert quarantine.due(conn, repo, MR, 9) == [
             missing,
@@ -233,13 +244,13 @@ def test_heads_are_known_once_both_sets_are_stored_and_nothing_is_deferred(datab
         ).fetchall()
         assert open_keys == [{"natural_key": "2"}]
         store(conn, repo, whole(1), merge_request(3))
-        assert merge_requests.known_heads(conn, repo, [1, 2, 3]) == {1: (sha("head"), "main")}
+        assert known_heads(conn, repo) == {1: (sha("head"), "main")}
         quarantine.defer(conn, repo_id=repo, job_type=MR, fetches=[missing])
-        assert merge_requests.known_heads(conn, repo, [1]) == {}
+        assert known_heads(conn, repo) == {}
         # The target changed, the children did not: no new version, but the next look knows.
         store(conn, repo, merge_request(1, target_branch="next"), deferred=[missing])
         store(conn, repo, whole(1, target_branch="next"))
-        assert merge_requests.known_heads(conn, repo, [1]) == {1: (sha("head"), "next")}
+        assert known_heads(conn, repo) == {1: (sha("head"), "next")}
 
 
 def test_an_older_copy_settles_nothing_that_is_deferred(database: Database) -> None:
